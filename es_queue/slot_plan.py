@@ -6,8 +6,7 @@ seed with the counter (slot, 0, generation, stream). Salmon et al. 2011, "Parall
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -66,108 +65,81 @@ class SlotPlan(NamedTuple):
     sampled: Mask
 
 
-@dataclass(frozen=True)
-class GenerationPlan:
-    """All random choices of one generation's episodes.
+def plan_slots(
+    seed: int,
+    generation: int,
+    stop: int,
+    *,
+    positions: int,
+    individuals: int,
+    episodes: int = 1,
+    sharing: str = "pair",
+    sampled: float = 1.0,
+) -> SlotPlan:
+    """The plan of the first ``stop`` slots; slot k does not depend on their number.
 
-    seed: the run's; index_count: number of noise indices; individuals: per slot (2 for mirrored
-    sampling); episodes: per individual; seed_sharing: "pair", "generation" or "slot" share
-    environment seeds; sample_fraction: of slots
+    seed: the run's; positions: number of noise indices; individuals: per slot (2 for mirrored
+    sampling); episodes: per individual; sharing: "pair", "generation" or "slot" share environment
+    seeds; sampled: fraction of the slots
     """
+    words = raw_words(seed, SLOTS, generation, stop * WORDS).reshape(stop, WORDS)
+    indices = _distinct(seed, SLOTS, generation, words[:, 0], positions)
+    is_sampled = as_fractions(words[:, 2]) < sampled
+    is_sampled[:1] = sampled > 0
+    drawn = {
+        "generation": (1, 1, episodes),
+        "pair": (stop, 1, episodes),
+        "slot": (stop, individuals, episodes),
+    }[sharing]
+    seeds = environment_seeds(seed, TRAINING, generation, math.prod(drawn)).reshape(drawn)
+    shared = np.broadcast_to(seeds, (stop, individuals, episodes))
+    return SlotPlan(indices, shared, words[:, 1], is_sampled)
 
-    seed: int
-    generation: int
-    index_count: int
-    individuals: int
-    episodes: int
-    seed_sharing: str
-    sample_fraction: float
 
-    def slots(self, stop: int) -> SlotPlan:
-        """The plan of the first ``stop`` slots; slot k does not depend on their number."""
-        words = self._raw(SLOTS, stop)
-        indices = self._distinct(SLOTS, words[:, 0], 0, self.index_count)
-        sampled = as_fractions(words[:, 2]) < self.sample_fraction
-        if stop:
-            sampled[0] = self.sample_fraction > 0
-        return SlotPlan(indices, self._training_seeds(stop), words[:, 1], sampled)
+def environment_seeds(seed: int, stream: int, generation: int, count: int) -> Integers:
+    """int64[count], distinct environment seeds of a stream in SEED_RANGES."""
+    low, size = SEED_RANGES[stream]
+    words = raw_words(seed, stream, generation, count * WORDS)[::WORDS]
+    return low + _distinct(seed, stream, generation, words, size)
 
-    def seeds(self, stream: int, count: int) -> Integers:
-        """``count`` distinct environment seeds of a stream in SEED_RANGES."""
-        low, size = SEED_RANGES[stream]
-        return self._distinct(stream, self._raw(stream, count)[:, 0], low, size)
 
-    def _training_seeds(self, slots: int) -> Integers:
-        shape = (slots, self.individuals, self.episodes)
-        if self.seed_sharing == "generation":
-            return np.broadcast_to(self.seeds(TRAINING, self.episodes), shape)
-        if self.seed_sharing == "pair":
-            pair_seeds = self.seeds(TRAINING, slots * self.episodes).reshape(
-                slots, 1, self.episodes
-            )
-            return np.broadcast_to(pair_seeds, shape)
-        return self.seeds(TRAINING, slots * self.individuals * self.episodes).reshape(shape)
+def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> Integers:
+    """``environment_seeds`` of a run; those of FINAL_SEEDS are the same in all generations."""
+    return environment_seeds(config.seed, stream, 0 if stream == FINAL_SEEDS else generation, count)
 
-    def _raw(self, stream: int, count: int) -> NDArray[np.uint64]:
-        words = raw_words(self.seed, stream, self.generation, count * WORDS)
-        return words.reshape(count, WORDS)
 
-    def _distinct(self, stream: int, words: NDArray[np.uint64], low: int, size: int) -> Integers:
-        """Integers in [low, low + size); one that an earlier slot has is drawn again."""
-        drawn = multiply_shift(words, size)
-        if len(drawn) > size:
-            raise ValueError(f"{len(drawn)} distinct values were requested out of {size}")
-        ordered = np.sort(drawn)
-        if (ordered[1:] == ordered[:-1]).any():
-            self._redraw(stream, drawn, size)
-        return drawn + low
-
-    def _redraw(self, stream: int, drawn: Integers, size: int) -> None:
-        """Give each slot that repeats an earlier one the first unused value of its own stream, in
-        order, so that slot k's value does not depend on later slots.
-        """
-        values, first = np.unique(drawn, return_index=True)
-        repeats = np.ones(len(drawn), np.bool_)
-        repeats[first] = False
-        waiting, used = np.flatnonzero(repeats).tolist(), set[int]()
-        while waiting:
-            slot = heappop(waiting)
-            for value in self._redraw_candidates(stream, slot, size):
-                at = int(np.searchsorted(values, value))
-                owner = int(first[at]) if at < len(values) and values[at] == value else None
-                if value not in used and (owner is None or owner >= slot):
-                    break
-            drawn[slot] = value
-            used.add(value)
-            if owner is not None:  # a later slot has drawn it, and must draw again
-                heappush(waiting, owner)
-
-    def _redraw_candidates(self, stream: int, slot: int, size: int) -> Iterator[int]:
-        counter = np.array([0, stream, self.generation, RETRY], dtype=np.uint64)
+def _distinct(
+    seed: int, stream: int, generation: int, words: NDArray[np.uint64], size: int
+) -> Integers:
+    """Integers in [0, size). A slot that repeats an earlier one gets the first unused value of its
+    own stream, in slot order, so that slot k's value does not depend on later slots.
+    """
+    drawn = multiply_shift(words, size)
+    if len(drawn) > size:
+        raise ValueError(f"{len(drawn)} distinct values were requested out of {size}")
+    ordered = np.sort(drawn)
+    if (ordered[1:] != ordered[:-1]).all():
+        return drawn
+    values, first = np.unique(drawn, return_index=True)
+    waiting = np.setdiff1d(np.arange(len(drawn)), first).tolist()
+    used = set[int]()
+    while waiting:
+        slot = heappop(waiting)
         generator = np.random.Philox(
-            key=np.array([self.seed, 1 + slot], dtype=np.uint64), counter=counter
+            key=np.array([seed, 1 + slot], np.uint64),
+            counter=np.array([0, stream, generation, RETRY], np.uint64),
         )
         while True:
-            yield int(
-                multiply_shift(np.asarray([generator.random_raw()], dtype=np.uint64), size)[0]
-            )
-
-
-def make_generation_plan(
-    config: RunConfig, generation: int, size: int, individuals: int
-) -> GenerationPlan:
-    """The plan of a generation for a policy of ``size`` floats and a resolved config."""
-    sample = config.obs_sample if config.obs_norm else 0.0
-    share = resolve_seed_sharing(config, individuals)
-    return GenerationPlan(
-        seed=config.seed,
-        generation=generation,
-        index_count=config.noise_size - size + 1,
-        individuals=individuals,
-        episodes=config.episodes,
-        seed_sharing=share,
-        sample_fraction=sample,
-    )
+            value = int(multiply_shift(np.array([generator.random_raw()], np.uint64), size)[0])
+            at = int(np.searchsorted(values, value))
+            owner = int(first[at]) if at < len(values) and values[at] == value else None
+            if value not in used and (owner is None or owner >= slot):
+                break
+        drawn[slot] = value
+        used.add(value)
+        if owner is not None:  # a later slot has drawn it, and must draw again
+            heappush(waiting, owner)
+    return drawn
 
 
 def resolve_seed_sharing(config: RunConfig, individuals: int) -> str:
@@ -203,21 +175,6 @@ def validate_noise_size(config: RunConfig, size: int) -> None:
             f"noise_size is {config.noise_size}, but {slots} slots need as many different "
             f"positions for {size} parameters: use {slots + size} or more"
         )
-
-
-def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> Integers:
-    """int64[count] environment seeds of a stream in SEED_RANGES; those of
-    FINAL_SEEDS are the same for the whole run.
-    """
-    return GenerationPlan(
-        seed=config.seed,
-        generation=0 if stream == FINAL_SEEDS else generation,
-        index_count=1,
-        individuals=1,
-        episodes=1,
-        seed_sharing="slot",
-        sample_fraction=0.0,
-    ).seeds(stream, count)
 
 
 def draw_parents(seed: int, generation: int, slots: Integers, parents: int) -> Integers:

@@ -42,8 +42,9 @@ from es_queue.slot_plan import (
     FINAL_SEEDS,
     SlotPlan,
     evaluation_seeds,
-    make_generation_plan,
     max_slots,
+    plan_slots,
+    resolve_seed_sharing,
 )
 from es_queue.strategies.base import Strategy
 
@@ -68,6 +69,7 @@ NO_SPREAD: Floats = np.empty(0, np.float32)
 
 Rows = NDArray[np.intp]  # row numbers of a table
 Table = NDArray[Any]  # structured
+NO_ROWS: Rows = np.empty(0, np.intp)
 
 
 class Span(NamedTuple):
@@ -141,23 +143,15 @@ class Shape:
         return np.dtype([*plan, *self.result.descr, *own, ("arrived", "<i8"), ("used", "<i4")])
 
 
-class Conflict(NamedTuple):
-    """A row with two different results, and the workers (``worker_mark``) that sent them."""
-
-    row: int
-    first: Any
-    second: Any
-
-
 @dataclass
 class Tally:
-    """Results that did not count, by reason, and their steps; conflicts: those that differ from
-    another worker's
+    """Results that did not count, by reason, and their steps; conflict: the first two different
+    results of one row
     """
 
     refused: Counter[str] = field(default_factory=Counter)
     lost_steps: int = 0
-    conflicts: list[Conflict] = field(default_factory=list)
+    conflict: tuple[Any, Any] | None = None
 
     def refuse(self, reason: str, wrong: Mask) -> Mask:
         """Count the ``wrong`` ones, bool [A], of some results. Returns ``wrong``."""
@@ -195,6 +189,7 @@ class Slots:
         self.info_names = spec.info
         self.table: Table = np.empty(0, self.shape.table(most_episodes(config, strategy)))
         self.moments: Table = np.empty(0, self.shape.moments)
+        self._rows = dict[int, Rows]()
         self.tally = Tally()
         self.identify: Callable[[int], Hashable] = lambda mark: mark
         self.needs_look, self.is_held = False, True
@@ -220,6 +215,7 @@ class Slots:
             more = self.table[count : count + span.stop - span.start]
             more["kind"], more["number"] = span.kind, np.arange(span.start, span.stop)
             more["row"] = count + np.arange(len(more))
+            self._rows[span.kind] = np.append(self.rows(span.kind), count + np.arange(len(more)))
             for name in ("fitness", "returns", "behaviour", "info"):
                 more[name] = np.nan
             more["players"] = 1
@@ -237,43 +233,34 @@ class Slots:
     def _plan(self, span: Span, rows: Table) -> Mask:
         """Fill the plan columns of new rows [n]; returns bool [n], which of them are sampled."""
         config, generation, (kind, start, stop) = self.config, self.generation, span
-        nobody = np.zeros(len(rows), np.bool_)
-        if kind not in TRAINED:  # the centre, one episode a slot, under the environment's own rules
-            seeds = evaluation_seeds(config, EVALUATION_STREAMS[kind], generation, stop)
-            rows["seeds"][:, 0, 0] = seeds[start:]
-            return nobody
+        numbers, episodes = rows["number"], config.episodes
         if kind == TRAIN:
             plan = training_plan(config, self.strategy, generation, stop)
             rows["players"], rows["index"] = self.strategy.per_slot, plan.noise_indices[start:stop]
-            rows["seeds"][:, :, : config.episodes] = plan.seeds[start:stop]
+            rows["seeds"][:, :, :episodes] = plan.seeds[start:stop]
             rows["key"], rows["noisy"] = plan.noise_keys[start:stop], True
             return plan.sampled[start:stop]
-        if kind == CENTRE:  # number 0 as slot 0 plays; other centres on fresh seeds
-            first = training_plan(config, self.strategy, generation, 1)
-            at = rows["number"] == 0
-            rows["seeds"][at, 0, : config.episodes] = first.seeds[0, 0]
+        if kind not in TRAINED:  # the centre, one episode a slot, under the environment's own rules
+            seeds = evaluation_seeds(config, EVALUATION_STREAMS[kind], generation, stop)
+            rows["seeds"][:, 0, 0] = seeds[start:]
+        elif kind == CENTRE:  # number 0 as slot 0 plays; other centres on fresh seeds
+            first, at = training_plan(config, self.strategy, generation, 1), numbers == 0
+            rows["seeds"][at, 0, :episodes] = first.seeds[0, 0]
             rows["key"][at], rows["noisy"] = first.noise_keys[0], at
             if not at.all():
-                fresh = config.behaviour_episodes
-                rows["seeds"][~at, 0, :fresh] = evaluation_seeds(
-                    config, BEHAVIOUR, generation, fresh
-                )
-            return nobody
-        if config.model:  # a snapshot of the weights
-            return nobody
-        seeds = evaluation_seeds(config, ELITE_SEEDS, generation, config.elite_episodes)
-        if config.schedule == ASYNC:  # one episode per slot
-            rows["seeds"][:, 0, 0] = seeds[rows["number"] % len(seeds)]
-            return nobody
-        # Training slots again on fresh seeds, the same for all; the one after the last is the
-        # centre.
-        rows["seeds"][:, 0, : len(seeds)] = seeds
-        most = max_slots(config, self.strategy.per_slot)
-        perturbed = rows["number"] < most
-        if perturbed.any():
-            plan = training_plan(config, self.strategy, generation, min(stop, most))
-            rows["index"][perturbed] = plan.noise_indices[rows["number"][perturbed]]
-        return nobody
+                seeds = evaluation_seeds(config, BEHAVIOUR, generation, config.behaviour_episodes)
+                rows["seeds"][~at, 0, : len(seeds)] = seeds
+        elif not config.model:  # of a model, a snapshot of the weights
+            seeds = evaluation_seeds(config, ELITE_SEEDS, generation, config.elite_episodes)
+            if config.schedule == ASYNC:  # one episode per slot
+                rows["seeds"][:, 0, 0] = seeds[numbers % len(seeds)]
+            else:  # training slots again, on the same fresh seeds; after the last one, the centre
+                rows["seeds"][:, 0, : len(seeds)] = seeds
+                most = max_slots(config, self.strategy.per_slot)
+                perturbed = numbers < most
+                plan = training_plan(config, self.strategy, generation, min(stop, most))
+                rows["index"][perturbed] = plan.noise_indices[numbers[perturbed]]
+        return np.zeros(len(rows), np.bool_)
 
     def _episodes(self, players: NDArray[np.uint8]) -> Integers:
         """int64 [n]: episodes of training rows with so many players."""
@@ -346,9 +333,8 @@ class Slots:
         same: Mask = (known["arrived"] < 0) | (known["state"] == FAILED)
         bits = [known[name] == results[name] for name in ("fitness", "returns", "steps")]
         same |= np.logical_and.reduce([column.all(1) for column in bits])
-        for first, second in zip(known[~same], results[~same], strict=True):
-            self.tally.conflicts.append(Conflict(int(second["row"]), first.copy(), second.copy()))
-        self.tally.refuse("conflict", ~same)
+        if self.tally.refuse("conflict", ~same).any() and self.tally.conflict is None:
+            self.tally.conflict = known[~same][0].copy(), results[~same][0].copy()
         self.tally.refuse("duplicate", same)
 
     def _valid(self, results: Table, spoilt: Rows) -> Mask:
@@ -443,17 +429,19 @@ class Slots:
 
     def rows(self, *kinds: int) -> Rows:
         """All rows of the kinds, in slot order."""
-        return np.flatnonzero(np.isin(self.table["kind"], kinds))
+        parts = [self._rows[kind] for kind in kinds if kind in self._rows]
+        return parts[0] if len(parts) == 1 else np.sort(np.concatenate([NO_ROWS, *parts]))
 
     def is_complete(self, *kinds: int) -> bool:
         """Whether no row (of the kinds) is owed."""
-        owed = self.owed
-        return not (owed & np.isin(self.table["kind"], kinds) if kinds else owed).any()
+        return not (self.owed[self.rows(*kinds)] if kinds else self.owed).any()
 
     def fresh(self, kind: int = TRAIN) -> Rows:
         """Rows of a kind with a result that nobody has learnt from, in slot order."""
         done = ~self.owed & (self.table["used"] < 0) & (self.table["arrived"] >= 0)
-        return np.flatnonzero(done & (self.table["kind"] == kind))
+        rows = self.rows(kind)
+        fresh: Rows = rows[done[rows]]
+        return fresh
 
     def shortest_prefix(self, least: int, steps: int) -> Rows:
         """The first training rows, at least ``least`` of them and of ``steps`` steps together, in
@@ -598,19 +586,27 @@ def most_episodes(config: RunConfig, strategy: Strategy) -> int:
 def training_plan(config: RunConfig, strategy: Strategy, generation: int, stop: int) -> SlotPlan:
     """The plan of the first training slots, at least ``stop`` of them."""
     count = max(stop, config.population // strategy.per_slot)
-    if count > stop:
-        return _training_plan(config, generation, strategy.size, strategy.per_slot, count)
-    # A table that grows by a few rows at a time does not plan them all again each time.
-    count = 1 << (stop - 1).bit_length() if stop > 1 else 1
-    most = max(stop, max_slots(config, strategy.per_slot))
-    return _training_plan(config, generation, strategy.size, strategy.per_slot, min(count, most))
+    if count == stop:
+        # A table that grows by a few rows at a time does not plan them all again each time.
+        most = max(stop, max_slots(config, strategy.per_slot))
+        count = min(1 << (stop - 1).bit_length(), most)
+    return _training_plan(config, generation, strategy.size, strategy.per_slot, count)
 
 
 @lru_cache(maxsize=12)
 def _training_plan(
     config: RunConfig, generation: int, size: int, individuals: int, count: int
 ) -> SlotPlan:
-    return make_generation_plan(config, generation, size, individuals).slots(count)
+    return plan_slots(
+        config.seed,
+        generation,
+        count,
+        positions=config.noise_size - size + 1,
+        individuals=individuals,
+        episodes=config.episodes,
+        sharing=resolve_seed_sharing(config, individuals),
+        sampled=config.obs_sample if config.obs_norm else 0.0,
+    )
 
 
 def _split_lengths(

@@ -34,7 +34,7 @@ from es_queue.numerics.arrays import weighted_rows
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
-from es_queue.slot_plan import GenerationPlan
+from es_queue.slot_plan import plan_slots
 
 SEED, GENERATIONS, POPULATION = 1, 10, 32
 SIGMA = 0.05  # standard deviation of the perturbations
@@ -120,7 +120,7 @@ def train(generations: int = GENERATIONS) -> Floats:
         # Publish: the statistics are frozen, so that all episodes of a generation see the same.
         statistics = moments.freeze(OBSERVATION_CLIP)
         positions = noise.size - SIZE + 1
-        plan = GenerationPlan(SEED, generation, positions, 2, 1, "pair", 1.0).slots(pairs)
+        plan = plan_slots(SEED, generation, pairs, positions=positions, individuals=2)
 
         # Play and collect. The two of a pair share an environment seed: the difference of their
         # returns then comes from the perturbation, not from the luck of the start.

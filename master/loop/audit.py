@@ -166,10 +166,11 @@ def audited_rows(config: RunConfig, slots: Slots) -> Rows:
 
 def warn_of_conflict(slots: Slots, name_of: Callable[[int], str]) -> None:
     """Name two results of one slot: on equal hardware, they are a sign of a broken host."""
-    row, first, second = slots.tally.conflicts[0]
+    assert slots.tally.conflict is not None, "there is one"
+    first, second = slots.tally.conflict
     one, other = format_difference(first, second)
     LOGGER.warning(
-        f"two workers returned different results of {format_slot(slots, row)}: "
+        f"two workers returned different results of {format_slot(slots, first['row'])}: "
         f"{name_of(int(first['worker']))} {one}, {name_of(int(second['worker']))} {other}; the "
         "first counts, and more of these are only counted (refused: conflict): compare the hosts' "
         "packages and test their memory, or find the broken one with --audit"

@@ -4,58 +4,88 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import ASYNC
 from es_queue.environments.episode_rules import parse_patience
 from es_queue.numerics.statistics import ReturnStatistics, finite_means, return_statistics
 from es_queue.protocol.messages import CONFIRM, EVAL
-from es_queue.slots import ANSWERED, Rows, Slots
+from es_queue.slots import Rows, Slots
 from master.loop.learner import Chosen, evaluation_of
 from master.loop.state import RunState
 from master.status.figures import Record
 
-COUNTER_NAMES = (
-    *("episodes", "env_steps", "eval_steps", "surplus_steps", "lost_steps", "late"),
-    *("duplicate", "reissued", "refused", "recovered", "seconds"),
-)
 
-
-def valid(chosen: Chosen, name: str) -> np.ndarray[Any, Any]:
-    """A column of the training rows that did not fail, an entry for each individual."""
-    return np.ascontiguousarray(chosen.column(name)[chosen.column("state") == ANSWERED]).ravel()
-
-
-def training_record(chosen: Chosen) -> Record:
-    """Returns and fitness of the counted individuals; returns are always the environment's own."""
-    returns, fitness = valid(chosen, "returns"), valid(chosen, "fitness")
-    figures = {"return": return_statistics(returns)}
-    same = np.array_equal(returns.view(np.int64), fitness.view(np.int64))
-    figures["fitness"] = figures["return"] if same else return_statistics(fitness)
+def closed_record(
+    state: RunState, chosen: Chosen, after: RunState, config: RunConfig, seconds: float
+) -> Record:
+    """The figures of a closed generation of ``state``: of its training slots, of its evaluation,
+    and the run's totals. seconds: that it took, waiting included
+    """
+    newest, people = chosen.newest, chosen.individuals
+    played, steps, evaluation_steps = (
+        people * config.episodes,
+        chosen.steps,
+        chosen.evaluation_steps,
+    )
     record: Record = {}
-    for name, each in figures.items():
+    if config.schedule == ASYNC and after.generation > state.generation:
+        lags = state.generation - chosen.generations(chosen.trained)
+        record = {"lag_mean": float(lags.sum() / len(lags)), "lag_max": int(lags.max())}
+    # Returns are always the environment's own.
+    returns, fitness = chosen.scores("returns"), chosen.scores("fitness")
+    of_returns = of_fitness = return_statistics(returns)
+    if not np.array_equal(returns.view(np.int64), fitness.view(np.int64)):
+        of_fitness = return_statistics(fitness)
+    for name, each in (("return", of_returns), ("fitness", of_fitness)):
         record[f"{name}_mean"] = each.mean if each else None
         record[f"{name}_std"] = each.std if each else None
         record[f"{name}_max"] = each.maximum if each else None
-    reported = chosen.column("info")[chosen.column("state") == ANSWERED]
-    reported = reported.reshape(len(reported) * reported.shape[1], reported.shape[2])
-    row = None if chosen.centre is None else chosen.newest.table[chosen.centre]
+    centre = None if chosen.centre is None else newest.table[chosen.centre]
     rank = None
-    if row is not None and len(fitness):
+    if centre is not None and len(fitness):
         # The fraction of the population that the unperturbed policy beats under training's rules,
         # ties half.
-        below, equal = (fitness < row["fitness"][0]).sum(), (fitness == row["fitness"][0]).sum()
-        rank = float((int(below) + 0.5 * int(equal)) / len(fitness))
+        own = centre["fitness"][0]
+        below, equal = int((fitness < own).sum()), int((fitness == own).sum())
+        rank = (below + 0.5 * equal) / len(fitness)
+    confirmation, lengths = evaluation_of(newest, CONFIRM), newest.answered(newest.rows(EVAL))
+    evaluated = newest.returns(EVAL)
+    counters, totals = after.counters, asdict(after.counters)
+    del totals["patience_generations"]
+    spent = (
+        (counters.env_steps, config.max_steps),
+        (after.generation, config.generations),
+        (counters.seconds, config.max_seconds),
+    )
+    share = max((done / budget for done, budget in spent if budget), default=0.0)  # of the nearest
     return {
         **record,
         "return_median": float(np.median(returns)) if len(returns) else None,
-        "return_min": figures["return"].minimum if figures["return"] else None,
-        "centre_return": None if row is None else float(row["returns"][0]),
+        "return_min": of_returns.minimum if of_returns else None,
+        "centre_return": None if centre is None else float(centre["returns"][0]),
         "centre_rank": rank,
-        **info_record("info", chosen.newest.info_names, reported),
+        **info_record("info", newest.info_names, chosen.scores("info")),
+        "population": people,
+        "episodes_generation": played,
+        "steps_generation": steps,
+        "length_mean": steps / played if played else None,
+        "cut_fraction": int(chosen.column("cut").sum()) / played if played else None,
+        **evaluation_figures(evaluation_of(newest, EVAL)),
+        **evaluation_info(newest, EVAL),
+        "eval_median": float(np.median(evaluated)) if evaluated else None,
+        "eval_length_mean": newest.steps(lengths) / len(lengths) if len(lengths) else None,
+        "eval_best": after.best.eval_mean if after.best else None,
+        "confirm_mean": confirmation.mean if confirmation else None,
+        **totals,
+        "eta": counters.seconds * (1 - share) / share if 0 < share < 1 else None,
+        "steps_per_second": steps / seconds if seconds > 0 else None,
+        "eval_steps_per_second": evaluation_steps / seconds if seconds > 0 else None,
     }
 
 
@@ -67,24 +97,6 @@ def info_record(prefix: str, names: Sequence[str], values: np.ndarray[Any, Any])
     means = finite_means(names, values)
     words = ", ".join(f"{name} {mean:.4g}" for name, mean in means.items())
     return {prefix: words or None, **{f"{prefix}_{name}": one for name, one in means.items()}}
-
-
-def lag_record(state: RunState, chosen: Chosen) -> Record:
-    """How many generations ago the results of an asynchronous batch were published."""
-    lags = state.generation - chosen.generations(chosen.trained)
-    return {"lag_mean": float(lags.sum() / len(lags)), "lag_max": int(lags.max())}
-
-
-def episodes_record(chosen: Chosen, episodes: int) -> Record:
-    people, steps = chosen.individuals, chosen.training_steps
-    played = people * episodes
-    return {
-        "population": people,
-        "episodes_generation": played,
-        "steps_generation": steps,
-        "length_mean": steps / played if played else None,
-        "cut_fraction": int(chosen.column("cut").sum()) / played if played else None,
-    }
 
 
 def evaluation_figures(figures: ReturnStatistics | None) -> dict[str, float | None]:
@@ -99,55 +111,13 @@ def evaluation_info(slots: Slots, kind: int) -> Record:
     return info_record("eval_info", slots.info_names, slots.table["info"][rows, 0])
 
 
-def evaluation_record(slots: Slots, state: RunState) -> Record:
-    returns, rows = slots.returns(EVAL), slots.answered(slots.rows(EVAL))
-    confirmation = evaluation_of(slots, CONFIRM)
-    return {
-        **evaluation_figures(evaluation_of(slots, EVAL)),
-        **evaluation_info(slots, EVAL),
-        "eval_median": float(np.median(returns)) if returns else None,
-        "eval_length_mean": slots.steps(rows) / len(rows) if len(rows) else None,
-        "eval_best": state.best.eval_mean if state.best else None,
-        "confirm_mean": confirmation.mean if confirmation else None,
-    }
-
-
 def is_all_at_patience(chosen: Chosen, config: RunConfig) -> bool:
     """Whether patience ended every episode at the earliest step: no reward was ever positive."""
     patience = parse_patience(config.patience)
     if patience is None or not chosen.individuals:
         return False
-    earliest = patience.steps * config.episodes
-    ended = (valid(chosen, "steps") == earliest).all()
-    return bool(ended and (valid(chosen, "cut") == config.episodes).all())
-
-
-def speeds_record(training: int, evaluation: int, seconds: float) -> Record:
-    """Steps per second of a generation; seconds: waiting included."""
-    return {
-        "steps_per_second": training / seconds if seconds > 0 else None,
-        "eval_steps_per_second": evaluation / seconds if seconds > 0 else None,
-    }
-
-
-def totals_record(state: RunState, config: RunConfig, workers: int) -> Record:
-    """The run's totals in ``state``."""
-    counters = state.counters
-    shares = [
-        done / budget
-        for done, budget in (
-            (counters.env_steps, config.max_steps),
-            (state.generation, config.generations),
-            (counters.seconds, config.max_seconds),
-        )
-        if budget
-    ]
-    share = max(shares, default=0.0)  # of the nearest budget
-    return {
-        **{name: getattr(counters, name) for name in COUNTER_NAMES},
-        "workers": workers,
-        "eta": counters.seconds * (1 - share) / share if 0 < share < 1 else None,
-    }
+    ended = (chosen.scores("steps") == patience.steps * config.episodes).all()
+    return bool(ended and (chosen.scores("cut") == config.episodes).all())
 
 
 # --- recoveries
@@ -163,24 +133,18 @@ class RecoveryStatistics:
 
     A death, a copy or a lost result is recovered when the last of its rows has a result; an outage,
     when Redis responds again. Seconds begin when the master noticed, on its own monotonic clock.
+    totals: by cause, how often, the seconds of all together, and those of the longest
     """
 
     def __init__(self) -> None:
-        #: By cause: how often, the seconds of all together, and those of the longest.
-        self._totals: dict[str, list[float]] = {}
+        self.totals: dict[str, list[float]] = {}
         self._ongoing: list[tuple[str, float, set[int]]] = []
-
-    def restore(self, totals: Mapping[str, Sequence[float]]) -> None:
-        for cause, (count, seconds, worst) in totals.items():
-            self._add(cause, int(count), seconds, worst)
 
     def record(self, cause: str, seconds: float) -> None:
         """The run recovered from a fault within so many seconds."""
-        self._add(cause, 1, seconds, seconds)
-
-    def _add(self, cause: str, count: int, seconds: float, worst: float) -> None:
-        before, total, worst_before = self._totals.get(cause, (0, 0.0, 0.0))
-        self._totals[cause] = [before + count, total + seconds, max(worst_before, worst)]
+        count, total, worst = self.totals.get(cause, (0, 0.0, 0.0))
+        both, longest = round(total + seconds, 3), round(max(worst, seconds), 3)
+        self.totals[cause] = [int(count) + 1, both, longest]
 
     def begin(self, cause: str, rows: Sequence[int]) -> None:
         """Note a fault that delays these rows of the newest table."""
@@ -201,13 +165,6 @@ class RecoveryStatistics:
             else:
                 self.record(cause, time.monotonic() - began)
 
-    def totals(self) -> dict[str, list[float]]:
-        """Count, seconds and worst by cause: plain data for a checkpoint."""
-        return {
-            cause: [count, round(seconds, 3), round(worst, 3)]
-            for cause, (count, seconds, worst) in self._totals.items()
-        }
-
     def to_json(self) -> str:
         """The totals as JSON, for the run's progress; empty while there are none."""
-        return json.dumps(self.totals()) if self._totals else ""
+        return json.dumps(self.totals) if self.totals else ""

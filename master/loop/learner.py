@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from es_queue.config.settings import AUTO, NONE
 from es_queue.environments.episode_rules import parse_bound, parse_step_limit
 from es_queue.environments.interface import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, StrategyFailure
-from es_queue.numerics.arrays import Doubles, Floats, Integers
+from es_queue.numerics.arrays import Doubles, Floats, Integers, Mask
 from es_queue.numerics.statistics import FrozenStatistics, ReturnStatistics, return_statistics
 from es_queue.protocol.messages import CENTRE, CONFIRM, ELITE, EVAL, FINAL, TRAIN, Task
 from es_queue.slot_plan import max_slots, resolve_seed_sharing
@@ -28,6 +29,7 @@ from es_queue.slots import (
     ANSWERED,
     FAILED,
     HOST_FAILED,
+    NO_ROWS,
     STRATEGY_FAILED,
     TRAINED,
     Rows,
@@ -85,16 +87,22 @@ class Chosen:
     def newest(self) -> Slots:
         return self.tables[-1]
 
-    @property
+    @cached_property
+    def answered(self) -> Mask:
+        """bool: which of the training rows have a result and have not failed."""
+        mask: Mask = self.column("state") == ANSWERED
+        return mask
+
+    @cached_property
     def individuals(self) -> int:
         """Number of trained individuals with a result."""
-        return int((self.column("state") == ANSWERED).sum()) * self.newest.shape.individuals
+        return int(self.answered.sum()) * self.newest.shape.individuals
 
-    @property
-    def training_steps(self) -> int:
+    @cached_property
+    def steps(self) -> int:
         return self._steps(self.trained)
 
-    @property
+    @cached_property
     def evaluation_steps(self) -> int:
         return self.newest.steps(self.newest.rows(EVAL, CONFIRM))
 
@@ -108,7 +116,7 @@ class Chosen:
         more = self._steps(self.elites) + newest.steps(self.measured)
         return {
             "episodes": self.individuals * episodes,
-            "env_steps": self.training_steps + more,
+            "env_steps": self.steps + more,
             "eval_steps": self.evaluation_steps + centre,
             "surplus_steps": newest.steps(self.surplus),
             "lost_steps": tally.lost_steps,
@@ -120,6 +128,11 @@ class Chosen:
         """A column of the rows ``of`` each table in turn, by default of the training rows."""
         pairs = zip(self.tables, self.trained if of is None else of, strict=True)
         return np.concatenate([slots.table[name][rows] for slots, rows in pairs])
+
+    def scores(self, name: str) -> NDArray[Any]:
+        """An entry of the column for each trained individual with a result: [individuals, ...]."""
+        values = self.column(name)[self.answered]
+        return values.reshape(self.individuals, *values.shape[2:])
 
     def plans(self, of: Sequence[Rows]) -> Integers:
         """int64 [k, 2]: generation and number of each row."""
@@ -220,32 +233,19 @@ class Learner:
             if steps < config.min_steps and len(rows) < self.most_rows:
                 missing = math.ceil((config.min_steps - steps) / max(1.0, steps / len(rows)))
                 return [Span(TRAIN, len(rows), min(self.most_rows, len(rows) + max(1, missing)))]
-            if not len(slots.rows(ELITE)) and (elites := self._candidates(state, slots)):
-                return [Span(ELITE, number, number + 1) for number in elites]
+            if self.strategy.reevaluates and not len(slots.rows(ELITE)):
+                chosen = self.choose([slots])
+                if chosen.individuals:
+                    batch = self.batch(state, chosen)
+                    again = self.strategy.candidates(state.strategy, batch).tolist()
+                    if again:
+                        return [Span(ELITE, number, number + 1) for number in again]
         is_compared = state.stage == CLOSING or state.generation % self.config.target_every == 0
         played = len(slots.rows(CONFIRM))
         look = next_look(played, config.confirm_episodes)
         if look > played and is_compared and self._is_passing(slots):
             return [Span(CONFIRM, played, look)]
         return []
-
-    def _candidates(self, state: RunState, slots: Slots) -> list[int]:
-        """Numbers of the slots to evaluate again, ascending; none if every slot failed."""
-        if not self.strategy.reevaluates:
-            return []
-        rows = slots.shortest_prefix(self.batch_size, self.config.min_steps)
-        table = slots.table[rows]
-        failed = table["state"] != ANSWERED
-        if failed.all():
-            return []
-        batch = Batch(
-            self.noise,
-            np.where(failed, 0, table["index"]),
-            self._capped(table["fitness"]),
-            generation=state.generation,
-        )
-        numbers: list[int] = self.strategy.candidates(state.strategy, batch).tolist()
-        return numbers
 
     def is_enough(self, state: RunState, tables: Sequence[Slots]) -> bool:
         """Whether all rows have a result; in the asynchronous schedule, whether a batch of any
@@ -310,28 +310,18 @@ class Learner:
         """The rows of each table that the generation learns from: the shortest prefix of its own,
         or in the asynchronous schedule those of any that arrived first.
         """
-        newest = tables[-1]
+        newest, surplus = tables[-1], NO_ROWS
         centres = newest.rows(CENTRE)
-        nothing: Rows = np.empty(0, np.intp)
         if self.is_async and len(centres):
             trained = earliest(tables, self.population)
-            elites, surplus = [slots.fresh(ELITE) for slots in tables], nothing
+            elites = [slots.fresh(ELITE) for slots in tables]
         else:
-            rows = newest.rows(TRAIN)
             first = newest.shortest_prefix(self.batch_size, self.config.min_steps)
-            trained = [*(nothing for _ in tables[1:]), first]
-            elites = [*(nothing for _ in tables[1:]), newest.rows(ELITE)]
-            surplus = rows[len(first) :]
-        played = newest.answered(centres[:1])
-        centre = int(played[0]) if len(played) else None
-        return Chosen(
-            tables=tables,
-            trained=trained,
-            elites=elites,
-            centre=centre,
-            measured=centres[1:],
-            surplus=surplus,
-        )
+            nothing = [NO_ROWS] * (len(tables) - 1)
+            trained, elites = [*nothing, first], [*nothing, newest.rows(ELITE)]
+            surplus = newest.rows(TRAIN)[len(first) :]
+        centre = next(iter(newest.answered(centres[:1]).tolist()), None)
+        return Chosen(tables, trained, elites, centre, centres[1:], surplus)
 
     def learn(
         self, state: RunState, chosen: Chosen
@@ -405,7 +395,6 @@ class Learner:
 
     def batch(self, state: RunState, chosen: Chosen) -> Batch:
         """The columns of the chosen rows."""
-        failed = chosen.column("state") != ANSWERED
         ends = np.cumsum([len(rows) for rows in chosen.trained]).tolist()
         spreads = [
             (slice(end - len(rows), end), slots.spread)
@@ -419,9 +408,9 @@ class Learner:
             several["centre_behaviour"] = centres["behaviour"][:, 0]
         return Batch(
             self.noise,
-            np.where(failed, 0, chosen.column("index")),
+            np.where(chosen.answered, chosen.column("index"), 0),
             self.fitness(chosen),
-            self.elite_fitness(chosen),
+            self._capped(chosen.column("fitness", chosen.elites)[:, 0]),
             spreads=spreads,
             centre_fitness=self._capped(centres["fitness"][:, 0]),
             generation=state.generation,
@@ -436,10 +425,6 @@ class Learner:
         failed.
         """
         return self._capped(chosen.column("fitness"))
-
-    def elite_fitness(self, chosen: Chosen) -> Doubles:
-        """float64 [k]: fitness in repeated evaluations, at most ``fitness_cap``."""
-        return self._capped(chosen.column("fitness", chosen.elites)[:, 0])
 
     def _capped(self, fitness: Doubles) -> Doubles:
         values: Doubles = np.ascontiguousarray(fitness)

@@ -94,19 +94,21 @@ class Report:
     """A closed generation and its outcome.
 
     chosen: the rows that it learnt from; after: the next generation's state; record: its figures;
-    has_learnt: whether the parameters changed; rolled_back_to: the generation of the restored
-    search; is_finite: whether the learnt state was finite; last_failure: the newest failed slot, in
-    words
+    rolled_back_to: the generation of the restored search; is_finite: whether the learnt state was
+    finite; last_failure: the newest failed slot, in words
     """
 
     generation: Generation
     chosen: Chosen
     after: RunState
     record: Record
-    has_learnt: bool
     rolled_back_to: int | None
-    is_finite: bool = True
-    last_failure: str = ""
+    is_finite: bool
+    last_failure: str
+
+    @property
+    def has_learnt(self) -> bool:
+        return self.after.generation > self.generation.state.generation
 
 
 class Listener:

@@ -38,21 +38,11 @@ from master.loop.generation_record import (
     REDIS_AWAY,
     REDIS_LOST,
     RecoveryStatistics,
-    episodes_record,
+    closed_record,
     evaluation_info,
-    evaluation_record,
     is_all_at_patience,
-    lag_record,
-    speeds_record,
-    totals_record,
-    training_record,
 )
-from master.loop.learner import (
-    Chosen,
-    Learner,
-    evaluation_of,
-    to_open_publication,
-)
+from master.loop.learner import evaluation_of, to_open_publication
 from master.loop.listeners import Generation, Listener, Outcome, Report
 from master.loop.state import CLOSING, ENDING, TRAINING, RunState, vector_digest
 from master.loop.workers import Workers
@@ -148,7 +138,7 @@ class Master:
         Interrupted between two reads of the results; collected results stay in Redis.
         """
         self._workers.numerics = state.numerics
-        self.recoveries.restore(state.recoveries)
+        self.recoveries.totals.update(state.recoveries)
         state = replace(state, reproducible=state.reproducible and not self.is_async)
         record: Record = {}
         while state.stage != ENDING:
@@ -376,11 +366,9 @@ class Master:
                         self._failures.warning(self._last_failure, reason)
                 if slots is generation.slots:
                     self.recoveries.settle(settled)
-            if slots.tally.conflicts:
-                if not self._has_conflict:
-                    warn_of_conflict(slots, self._workers.name_of)
+            if slots.tally.conflict is not None and not self._has_conflict:
+                warn_of_conflict(slots, self._workers.name_of)
                 self._has_conflict = True
-                slots.tally.conflicts.clear()
         return has_any
 
     def _is_time_up(self, state: RunState) -> bool:
@@ -524,10 +512,16 @@ class Master:
         began, waited = time.monotonic(), time.monotonic() - self._collect_began
         learner, state, slots = generation.learner, generation.state, generation.slots
         chosen = learner.choose(generation.tables)
-        self._check_failures(learner, chosen)
+        # Of batches of the asynchronous schedule all may fail, one after the other.
+        self._failed_in_a_row += len(chosen.answered)
+        if chosen.answered.any():
+            self._failed_in_a_row = 0
+        if learner.is_async and self._failed_in_a_row >= learner.population:
+            raise EnvironmentFailure(
+                f"every episode of a batch failed; the last was {self._last_failure}"
+            )
         after, figures, returns_to = learner.learn(state, chosen)
-        has_learnt = after.generation > state.generation
-        if has_learnt:
+        if after.generation > state.generation:
             changes = self._inbox.take_changes()
             after = self._timeline.advance(after, changes, learner, returns_to)
         is_finite = not figures.pop(NOT_FINITE, 0)
@@ -548,39 +542,24 @@ class Master:
         after = replace(
             after,
             counters=replace(counters, patience_generations=patience),
-            recoveries=self.recoveries.totals(),
+            recoveries=dict(self.recoveries.totals),
             reproducible=state.reproducible and self._workers.is_uniform,
             numerics=self._workers.numerics,
         )
+        seconds = generation.seconds + waited
         record: Record = {
             **generation.record,
             "seconds_wait": waited,
-            **(lag_record(state, chosen) if learner.is_async and has_learnt else {}),
-            **training_record(chosen),
-            **episodes_record(chosen, learner.config.episodes),
-            **evaluation_record(slots, after),
+            **closed_record(state, chosen, after, learner.config, seconds),
             **figures,
             "seconds_update": time.monotonic() - began,
             "failed": int((slots.table["state"] == FAILED).sum()),
+            "workers": len(self._contributors),
         }
-        seconds = generation.seconds + waited
-        record |= totals_record(after, learner.config, len(self._contributors))
-        record |= speeds_record(chosen.training_steps, chosen.evaluation_steps, seconds)
         self._keep_refused(slots)
         self._contributors.clear()
-        return Report(
-            *(generation, chosen, after, record, has_learnt, returns_to, is_finite),
-            self._last_failure,
-        )
-
-    def _check_failures(self, learner: Learner, chosen: Chosen) -> None:
-        """Raises EnvironmentFailure if every episode of asynchronous batches has failed."""
-        failed = chosen.column("state") == FAILED
-        self._failed_in_a_row = self._failed_in_a_row + len(failed) if failed.all() else 0
-        if learner.is_async and self._failed_in_a_row >= learner.population:
-            raise EnvironmentFailure(
-                f"every episode of a batch failed; the last was {self._last_failure}"
-            )
+        failure = self._last_failure
+        return Report(generation, chosen, after, record, returns_to, is_finite, failure)
 
     def _take_seconds(self) -> float:
         """Seconds since the last call, without pauses."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
-from es_queue.slot_plan import FINAL_SEEDS, GenerationPlan
+from es_queue.slot_plan import FINAL_SEEDS, environment_seeds, plan_slots
 from tests.cases import each_case
 from tests.doors.worlds import NOTED, UNEVEN
 from tests.memory import TABLE, play
@@ -150,7 +150,7 @@ def test_the_moments_are_those_of_each_episode_merged_in_the_order_of_the_slots(
     values = {"strategy": "openai_es", "obs_sample": 1.0, "generations": 1, "eval_every": 0}
     run = play(env="CartPole-v1", biases=False, **values)
     env, moments = gymnasium.make("CartPole-v1"), RunningMoments.empty(4)
-    plan = GenerationPlan(3, 0, TABLE.size - 8 + 1, 2, 1, "pair", 1.0).slots(4)
+    plan = plan_slots(3, 0, 4, positions=TABLE.size - 8 + 1, individuals=2)
     for slot in range(4):
         step = np.float32(0.05) * TABLE.row(int(plan.noise_indices[slot]), 8)
         for half, vector in enumerate((step, -step)):
@@ -217,7 +217,7 @@ def test_the_final_mean_is_that_of_the_policy_played_by_hand() -> None:
     run = play(**RESTLESS, generations=4, final_episodes=8)
     env, best = gymnasium.make("CartPole-v1"), run.best
     statistics = FrozenStatistics(best.mean, best.std, 5.0)
-    seeds = GenerationPlan(RESTLESS["seed"], 0, 1, 1, 1, "slot", 0.0).seeds(FINAL_SEEDS, 8).tolist()
+    seeds = environment_seeds(RESTLESS["seed"], FINAL_SEEDS, 0, 8).tolist()
     totals = [PAGE["play"](env, best.parameters, statistics, seed).total for seed in seeds]
     assert best.std.max() > 0 and run.evaluation.mean == sum(totals) / 8
 

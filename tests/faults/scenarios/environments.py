@@ -12,8 +12,8 @@ from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.episode_rules import DEFAULT_LIMIT
 from es_queue.protocol.store import MAX_ERRORS
-from es_queue.slot_plan import make_generation_plan
-from es_queue.slots import FAILURES, MOST_FAILURES
+from es_queue.slots import FAILURES, MOST_FAILURES, training_plan
+from es_queue.strategies import make_strategy
 from tests.faults import worlds
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.integration.processes import CARTPOLE, NERVOUS, Seen, state_of, wait_for
@@ -204,7 +204,7 @@ def hopeless_slots(values: dict[str, Any]) -> Counter[str]:
 
 def seeds_of(config: RunConfig, generation: int) -> list[int]:
     """The first environment seed of each training slot."""
-    slots = make_generation_plan(config, generation, 5, 2).slots(config.population // 2)
+    slots = training_plan(config, make_strategy(config, 5), generation, config.population // 2)
     seeds: list[int] = slots.seeds[:, 0, 0].tolist()
     return seeds
 

@@ -46,4 +46,4 @@ def test_a_result_that_comes_after_its_slot_has_failed_is_no_conflict() -> None:
         slots.accept(record(slots, worker, EPISODE_FAILED, np.nan), nothing)
     assert not len(slots.accept(record(slots, 4), nothing))
     assert slots.tally.refused == {"duplicate": 1}
-    assert not slots.tally.conflicts
+    assert slots.tally.conflict is None

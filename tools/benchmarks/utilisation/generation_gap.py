@@ -59,7 +59,7 @@ class Size:
     def setup(self, table: NoiseTable, generations: int) -> Setup:
         kind = {"policy": "mlp", "hidden": self.hidden} if self.hidden else {}
         config = quick_config(
-            env="Closing-v0",
+            env="CartPole-v1",
             strategy="openai_es",
             population=2 * self.pairs,
             noise_size=table.size,

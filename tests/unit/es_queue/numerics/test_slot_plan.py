@@ -5,7 +5,8 @@ change unseen.
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,54 +20,48 @@ from es_queue.slot_plan import (
     REFERENCE,
     SEED_RANGES,
     TRAINING,
-    GenerationPlan,
+    SlotPlan,
     initial_parameters_seed,
-    make_generation_plan,
+    plan_slots,
 )
+from es_queue.slots import training_plan
+from es_queue.strategies import make_strategy
 from tests.cases import each_case
 
-PLAN = GenerationPlan(
-    seed=3,
-    generation=5,
-    index_count=2**20,
-    individuals=2,
-    episodes=1,
-    seed_sharing="pair",
-    sample_fraction=0.1,
-)
-SMALL = replace(PLAN, index_count=70)
+PLAN = partial(plan_slots, 3, 5, individuals=2, sampled=0.1)
+LARGE, SMALL = partial(PLAN, positions=2**20), partial(PLAN, positions=70)
 SHARES = ("pair", "generation", "slot")
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from([PLAN, SMALL]),
+    st.sampled_from([LARGE, SMALL]),
     st.sampled_from(SHARES),
     st.integers(1, 3),
     st.integers(0, 60),
     st.integers(1, 60),
 )
 def test_a_slot_does_not_depend_on_how_many_are_planned(
-    plan: GenerationPlan, share: str, episodes: int, some: int, whole: int
+    plan: Callable[..., SlotPlan], share: str, episodes: int, some: int, whole: int
 ) -> None:
-    plan = replace(plan, seed_sharing=share, episodes=episodes)
+    plan = partial(plan, sharing=share, episodes=episodes)
     some = min(some, whole)
-    for part, full in zip(plan.slots(some), plan.slots(whole), strict=True):
+    for part, full in zip(plan(some), plan(whole), strict=True):
         assert np.array_equal(part, full[:some])
 
 
 @each_case("places", [70, 71, 100, 2**20])
 def test_noise_indices_of_a_generation_are_distinct_and_in_the_table(places: int) -> None:
     for generation in range(20):
-        indices = replace(PLAN, index_count=places, generation=generation).slots(70).noise_indices
+        indices = plan_slots(3, generation, 70, positions=places, individuals=2).noise_indices
         assert len(set(indices.tolist())) == 70
         assert indices.min() >= 0 and indices.max() < places
 
 
 def test_a_table_that_is_just_large_enough_is_used_whole_and_a_smaller_one_refused() -> None:
-    assert sorted(SMALL.slots(70).noise_indices.tolist()) == list(range(70))
+    assert sorted(SMALL(70).noise_indices.tolist()) == list(range(70))
     with pytest.raises(ValueError, match="distinct"):
-        SMALL.slots(71)
+        SMALL(71)
 
 
 def test_the_ranges_of_the_streams_are_disjoint_and_fit_an_int32() -> None:
@@ -87,19 +82,18 @@ def test_the_ranges_of_the_streams_are_disjoint_and_fit_an_int32() -> None:
 
 
 def test_the_plan_of_a_config_ends_where_a_slice_still_fits_into_the_table() -> None:
-    config = RunConfig(env="CartPole-v1", seed=3, noise_size=1000, obs_norm=False)
-    plan = make_generation_plan(config, 2, 990, 2)
-    assert plan.index_count == 11
-    assert set(plan.slots(11).noise_indices.tolist()) == set(range(11))
-    assert plan.sample_fraction == 0.0, "without statistics nothing is sampled"
+    config = RunConfig(env="CartPole-v1", seed=3, noise_size=1000, obs_norm=False, population=11)
+    plan = training_plan(config, make_strategy(config, 990), 2, 11)
+    assert set(plan.noise_indices[:11].tolist()) == set(range(11))
+    assert not plan.sampled.any(), "without statistics nothing is sampled"
 
 
 def test_the_numbers_are_those_of_the_first_release() -> None:
     """A change here changes every run: say so in the change log."""
-    slots = PLAN.slots(3)
+    slots = LARGE(3)
     assert slots.noise_indices.tolist() == [504935, 587470, 679103]
     keys = [4596003366071103827, 7892584218766792023, 17405919006595998233]
     assert slots.noise_keys.tolist() == keys
     assert slots.seeds[:, 0, 0].tolist() == [37036702, 881834934, 450120121]
-    assert SMALL.slots(70).noise_indices[-6:].tolist() == [26, 27, 68, 24, 9, 20]
+    assert SMALL(70).noise_indices[-6:].tolist() == [26, 27, 68, 24, 9, 20]
     assert initial_parameters_seed(3) == 6931631680644316426
