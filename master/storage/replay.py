@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgpack
 import numpy as np
 
 from es_queue.config.run_config import RunConfig, check_changes
-from es_queue.errors import EXIT_DONE, EsQueueError, RunFolderError, UsageError
+from es_queue.errors import EXIT_DONE, EsQueueError, RunFolderError
 from es_queue.files import open_file, unpack
 from es_queue.numerics.arrays import NoiseRows
 from es_queue.numerics.noise_table import NoiseTable
@@ -53,25 +53,6 @@ MAX_FRAME = 2**31 - 1
 #: than the whole.
 FILE_BYTES = 64 * 2**20
 MOST_LOG_BYTES = 512 * 2**20
-#: Types of a frame's fields, and of a change's; numbers are from 0 to LARGEST.
-FIELDS: dict[str, tuple[type, ...]] = {
-    "generation": (int,),
-    "digest": (str,),
-    "changes": (list,),
-    "count": (int, float),
-    "mean": (bytes,),
-    "m2": (bytes,),
-    "spans": (bytes,),
-    "results": (list,),
-}
-CHANGE: dict[str, tuple[type, ...]] = {
-    "generation": (int,),
-    "settings": (dict,),
-    "by": (str,),
-    "time": (int, float),
-    "id": (str,),
-}
-LARGEST = 2**53
 #: A publication has at most so many slots, or eight times a population.
 MOST_SLOTS = 2**20
 #: What arrays and settings raise that do not fit each other.
@@ -95,7 +76,7 @@ class LoggedGeneration:
     changes: Sequence[Change]
     moments: RunningMoments
     spans: bytes
-    results: Sequence[tuple[int, bytes]]
+    results: Sequence[tuple[int, bytes | memoryview]]
 
     @classmethod
     def of(cls, report: Report) -> LoggedGeneration:
@@ -106,7 +87,7 @@ class LoggedGeneration:
             if slots is generation.slots:
                 taken |= ~slots.owed & ~np.isin(slots.table["kind"], (TRAIN, ELITE))
             if taken.any():
-                results.append((slots.generation, slots.results(taken).tobytes()))
+                results.append((slots.generation, slots.results(taken).view(np.uint8).data))
         return cls(
             generation=number,
             digest=generation.digest,
@@ -117,10 +98,19 @@ class LoggedGeneration:
         )
 
     def encode(self) -> bytes:
-        moments, changes = self.moments, [asdict(change) for change in self.changes]
-        numbers = {"mean": moments.mean.tobytes(), "m2": moments.m2.tobytes()}
-        fields = {**vars(self), "changes": changes, "count": moments.count, **numbers}
-        packed: bytes = msgpack.packb({name: fields[name] for name in FIELDS})
+        moments = self.moments
+        packed: bytes = msgpack.packb(
+            {
+                "generation": self.generation,
+                "digest": self.digest,
+                "changes": list(map(asdict, self.changes)),
+                "count": moments.count,
+                "mean": moments.mean.data.cast("B"),
+                "m2": moments.m2.data.cast("B"),
+                "spans": self.spans,
+                "results": self.results,
+            }
+        )
         return packed
 
     @classmethod
@@ -128,36 +118,28 @@ class LoggedGeneration:
         """Raises RunFolderError for invalid fields."""
         try:
             fields = unpack(payload)
-            if not isinstance(fields, dict) or fields.keys() != FIELDS.keys():
-                raise RunFolderError("another version of es-queue wrote this replay log")
-            validate_types("a generation", fields, FIELDS)
-            changes = [Change(**change) for change in fields.pop("changes")]
-            for change in changes:
-                validate_types("a change", vars(change), CHANGE)
-                check_changes(change.settings, "the replay log")
-            mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in ("mean", "m2"))
-            moments = RunningMoments(fields.pop("count"), mean, m2)
-            results = [(int(number), bytes(data)) for number, data in fields.pop("results")]
-            return cls(**fields, changes=changes, moments=moments, results=results)
-        except RunFolderError:
-            raise
+            changes = [
+                Change(
+                    generation=int(change["generation"]),
+                    settings=check_changes(dict(change["settings"]), "the replay log"),
+                    by=str(change["by"]),
+                    time=float(change["time"]),
+                    id=str(change["id"]),
+                )
+                for change in fields["changes"]
+            ]
+            mean, m2 = (np.frombuffer(fields[name], "<f8") for name in ("mean", "m2"))
+            return cls(
+                generation=int(fields["generation"]),
+                digest=str(fields["digest"]),
+                changes=changes,
+                moments=RunningMoments(int(fields["count"]), mean, m2),
+                spans=bytes(fields["spans"]),
+                results=[(int(number), bytes(data)) for number, data in fields["results"]],
+            )
         except Exception as error:  # whatever msgpack and numpy raise for forged data
             why = error if isinstance(error, EsQueueError) else type(error).__name__
             raise RunFolderError(f"a generation of the replay log cannot be read: {why}") from None
-
-
-def validate_types(what: str, fields: dict[str, Any], types: dict[str, tuple[type, ...]]) -> None:
-    """Raises RunFolderError for a field of another type or range."""
-    for name, kinds in types.items():
-        value = fields[name]
-        is_right = type(value) in kinds
-        if is_right and type(value) in (int, float):
-            is_right = 0 <= value <= LARGEST
-        if not is_right:
-            raise RunFolderError(
-                f"{what} in the replay log has {name} {repr(value)[:60]}, which is impossible: "
-                "restore the log from a copy"
-            )
 
 
 # --- replay
@@ -227,8 +209,6 @@ def learn_again(
             verify(path, timeline, state, logged.generation, logged.digest)
             try:
                 state, chosen = learn_logged(logged, timeline, state, tables)
-            except RunFolderError:
-                raise
             except (*MISMATCH, EsQueueError) as error:
                 raise RunFolderError(
                     f"{path}: its content for generation {logged.generation} does not match its "
@@ -251,19 +231,15 @@ def learn_logged(
     known = {slots.generation: slots for slots in tables}
     for number, data in logged.results:
         if number not in known:
-            raise RunFolderError(
-                f"generation {logged.generation} of the replay log learnt from generation "
-                f"{number}, which the log lacks"
-            )
+            raise RunFolderError(f"it learnt from generation {number}, which the log lacks")
         known[number].restore(np.frombuffer(data, known[number].shape.result))
     chosen = learner.choose(tables)
     after, _, returns_to = learner.learn(state, chosen)
     if after.generation == state.generation:
         raise ValueError("training was over")
-    after = timeline.advance(after, logged.changes, learner, returns_to)
-    sizes = {logged.moments.mean.shape, logged.moments.m2.shape}
-    if sizes != {state.moments.mean.shape}:
+    if {logged.moments.mean.shape, logged.moments.m2.shape} != {state.moments.mean.shape}:
         raise ValueError(f"moments of {logged.moments.mean.size} numbers")
+    after = timeline.advance(after, logged.changes, learner, returns_to)
     return replace(after, moments=logged.moments), chosen
 
 
@@ -279,7 +255,7 @@ def timeline_of(
         strategy.validate_state(state.strategy, spec.behaviour_size)
         timeline = ConfigTimeline(Learner(config, spec, strategy, noise))
         digest_of(timeline, state)
-    except (*MISMATCH, UsageError, RunFolderError) as error:
+    except (*MISMATCH, EsQueueError) as error:
         raise RunFolderError(
             f"the arrays of generation {state.generation} are not those of the strategy "
             f"{config.strategy} ({describe_error(error)[:200]}): restore the run's folder from a "
@@ -317,41 +293,35 @@ def compare_with_checkpoint(
     """Compare with the newest checkpoint of the folder. Returns words about it. Raises
     RunFolderError if it differs.
     """
-    checkpoints = Checkpoints(run_dir)
+    checkpoints, number = Checkpoints(run_dir), state.generation
     data = checkpoints.read_newest()
     if checkpoints.warnings:
         raise RunFolderError(
-            f"the log is intact up to generation {state.generation}, but {checkpoints.warnings[0]}"
+            f"the log is intact up to generation {number}, but {checkpoints.warnings[0]}"
         )
     if data is None:
         return f"; there is no checkpoint to compare with, so {UNCHECKED} were not checked"
     config, saved, _ = checkpoint.decode(data)
     require_trust(str(run_dir), named_modules(config), trust)
-    if saved.generation > state.generation:
-        raise RunFolderError(
-            f"the replay log ends with generation {state.generation}, but the newest "
-            f"checkpoint is of generation {saved.generation}"
-        )
-    if saved.generation < state.generation:
-        newest = f"the newest checkpoint is of generation {saved.generation}"
+    newest = f"the newest checkpoint is of generation {saved.generation}"
+    if saved.generation > number:
+        raise RunFolderError(f"the replay log ends with generation {number}, but {newest}")
+    if saved.generation < number:
         return f"; {newest}, so {UNCHECKED} were not checked"
     its_timeline = timeline_of(data, config, saved, timeline.base.noise)
     if digest_of(its_timeline, saved) != digest_of(timeline, state):
         raise RunFolderError(
-            f"the parameters of generation {state.generation} computed again differ from the "
-            "newest checkpoint's"
+            f"the parameters of generation {number} computed again differ from the newest "
+            "checkpoint's"
         )
     computed, other = state.moments.to_arrays(), saved.moments.to_arrays()
     same = all(np.array_equal(computed[key], other[key], equal_nan=True) for key in computed)
-    for name, is_equal in (
-        ("observation statistics", same),
-        ("step limit", state.step_limit == saved.step_limit),
-    ):
-        if not is_equal:
-            raise RunFolderError(
-                f"the {name} of generation {state.generation} in the replay log differs from the "
-                "newest checkpoint's: restore the log and the checkpoint from one copy"
-            )
+    if not same or state.step_limit != saved.step_limit:
+        name = "step limit" if same else "observation statistics"
+        raise RunFolderError(
+            f"the {name} of generation {number} in the replay log differs from the newest "
+            "checkpoint's: restore the log and the checkpoint from one copy"
+        )
     words = f", which the newest checkpoint has too, with the same {UNCHECKED}"
     if state.changes != saved.changes:  # after a --resume that set a changed setting again
         words += ", but the settings that were changed during the run differ"
@@ -440,10 +410,10 @@ class ReplayLog:
         if len(payload) > MAX_FRAME:
             raise OSError(0, f"a frame of {len(payload):,} bytes is too large")
         self._digest = chain_digest(self._digest, payload)
-        frame = len(payload).to_bytes(4, "little") + self._digest + payload
-        if self._file.write(frame) != len(frame):
+        head = len(payload).to_bytes(4, "little") + self._digest
+        if os.writev(self._file.fileno(), [head, payload]) != HEADER_BYTES + len(payload):
             raise OSError(0, "the disk is full")
-        self._size += len(frame)
+        self._size += HEADER_BYTES + len(payload)
 
     def _remove_old_files(self) -> None:
         kept = 0
