@@ -28,20 +28,17 @@ from master.display.notes import LimitedNotes
 from master.status.figures import Record, busy_workers, format_idle_workers
 
 LOGGER = logging.getLogger("es_queue.fleet")
-#: Up to so many workers are read whole each second, and of more one in so many.
-MOST_READ_WHOLE, REFRESH_TURNS = 100, 10
-#: Those that refuse or have not joined yet are all read each second, unless there are more of them
-#: than this.
-MANY_NEW = 2000
+#: Up to so many workers are read whole each second, and of more one in so many. Those that refuse
+#: or have not joined yet are all read, unless there are too many of them.
+MOST_READ_WHOLE, REFRESH_TURNS, MANY_NEW = 100, 10, 2000
 #: Workers that are remembered after they have left, for results that they still have here.
 MOST_REMEMBERED = 20_000
 #: Every worker reads which workers should leave, so only a few of those with other arithmetic.
 LEAVING_NAMED = 100
 REFUSING_SECONDS = IDLE_SECONDS = 5.0
-#: Local workers that start on a busy host, or workers that return, are there before that.
-UNSERVED_SECONDS = 30.0
-#: Of a run that starts no workers: others join before that, or later than one would wait.
-ABSENT_SECONDS = 10.0
+#: Local workers that start on a busy host, or workers that return, are there before the first; for
+#: a run that starts no workers, others join before the second, or later than one would wait.
+UNSERVED_SECONDS, ABSENT_SECONDS = 30.0, 10.0
 #: After a pause, busy shares still include it for so long.
 BUSY_SECONDS = 60.0
 #: Of the reasons for which workers cannot join so many are named, each with so many hosts and
@@ -107,9 +104,10 @@ class Workers:
         patience = UNSERVED_SECONDS if local else ABSENT_SECONDS
         self._absent, self._unserved = Lasting(patience), Lasting(patience)
         self._refusing, self._waiting = Lasting(REFUSING_SECONDS), Lasting(IDLE_SECONDS)
-        self._refusals, self._named_at = LimitedNotes(LOGGER), dict[str, float]()
+        #: Sentences about refusals that are not repeated before some time.
+        self._refusals, self._named, self._forget_at = LimitedNotes(LOGGER), set[str](), -math.inf
         self._quiet_until = -math.inf
-        # Longer than a beat: who has not returned by then is gone.
+        # Longer than a beat: a worker that has not returned by then is gone.
         self._return_seconds = clocks.lease + clocks.beat_ttl
         self._outages, self._count_at = 0, math.inf
         self._before_outage: dict[str, dict[str, str]] = {}
@@ -117,33 +115,28 @@ class Workers:
     # --- each second
 
     def update(self) -> None:
-        """Raises EnvironmentFailure if no worker can join."""
-        self._note(self._poll())
-
-    def _poll(self) -> dict[str, dict[str, str]]:
-        """The living workers, by id. Their information is read when they join and every few
-        seconds, because reading thousands of workers each second takes much of the master's time;
-        that of refusing and joining ones each time.
+        """Read the living workers. What they report is read when they join and every few seconds,
+        because reading thousands of workers each second takes much of the master's time; that of
+        refusing and joining ones each time. Raises EnvironmentFailure if no worker can join.
         """
         self._turn = (self._turn + 1) % REFRESH_TURNS
-        new = {
-            name
+        joined = {
+            name: about
             for name, about in self._known.items()
-            if "refuses" in about or not about.get("numerics")
+            if about.get("numerics") and "refuses" not in about
         }
-        if len(new) > MANY_NEW:
-            new.clear()
-        is_whole = len(self._known) <= MOST_READ_WHOLE
+        if len(self._known) - len(joined) > MANY_NEW:
+            joined = self._known
+        if len(self._known) <= MOST_READ_WHOLE:
+            joined = {}
         self._known = self._store.workers(
             {
                 name: about
-                for name, about in self._known.items()
-                if name not in new
-                and not is_whole
-                and crc32(name.encode()) % REFRESH_TURNS != self._turn
+                for name, about in joined.items()
+                if crc32(name.encode()) % REFRESH_TURNS != self._turn
             }
         )
-        return self._known
+        self._note(self._known)
 
     def _note(self, workers: dict[str, dict[str, str]]) -> None:
         self.present = {name: about for name, about in workers.items() if "refuses" not in about}
@@ -155,7 +148,17 @@ class Workers:
                 self._late_of[name] = int(late[:9])
         while len(self._seen) > MOST_REMEMBERED:
             del self._seen[next(iter(self._seen))]
-        self._note_absence(workers)
+        if self.present:
+            self._unserved.seconds = UNSERVED_SECONDS
+        self._unserved.update(not self.present)
+        if workers:
+            self._absent, self.starting = Lasting(IDLE_SECONDS), 0
+        elif self._absent.is_news(True):
+            self.starting = 0
+            LOGGER.warning(
+                self._why_absent()
+                or "no worker has joined: start one with rq worker, on the same Redis and queue"
+            )
         self._note_refusals([about for about in workers.values() if "refuses" in about])
         self._note_missing(workers)
         self._note_numerics()
@@ -168,19 +171,6 @@ class Workers:
         other = sorted(name for name, about in self.present.items() if self._is_refused(about))
         return [*self._leaving, *other[:LEAVING_NAMED]]
 
-    def _note_absence(self, workers: Mapping[str, About]) -> None:
-        if self.present:
-            self._unserved.seconds = UNSERVED_SECONDS
-        self._unserved.update(not self.present)
-        if workers:
-            self._absent, self.starting = Lasting(IDLE_SECONDS), 0
-        elif self._absent.is_news(True):
-            self.starting = 0
-            LOGGER.warning(
-                self._why_absent()
-                or "no worker has joined: start one with rq worker, on the same Redis and queue"
-            )
-
     def _note_refusals(self, refusing: list[dict[str, str]]) -> None:
         """Name the workers that cannot join. If no other worker joins and the environment is the
         cause, the run cannot continue.
@@ -189,23 +179,22 @@ class Workers:
         for about in refusing:
             reason = sanitize(about["refuses"], LETTERS)
             hosts_of.setdefault(reason, []).append(sanitize(about.get("host", "?"), LONGEST_HOST))
-        common = nsmallest(REASONS_NAMED, hosts_of, key=lambda why: (-len(hosts_of[why]), why))
+        groups = sorted(hosts_of.items(), key=lambda group: (-len(group[1]), group[0]))
         lines = [
             f"{len(hosts)} worker{'s' if len(hosts) > 1 else ''} on {some_of(hosts)} "
             f"cannot join: {reason}"
-            for reason, hosts in ((reason, hosts_of[reason]) for reason in common)
+            for reason, hosts in groups[:REASONS_NAMED]
         ]
-        if others := len(hosts_of) - len(common):
-            rest = len(refusing) - sum(len(hosts_of[reason]) for reason in common)
-            lines.append(f"{rest} more workers cannot join, for {others} other reasons")
-        now = time.monotonic()
+        if others := groups[REASONS_NAMED:]:
+            rest = sum(len(hosts) for _, hosts in others)
+            lines.append(f"{rest} more workers cannot join, for {len(others)} other reasons")
+        if time.monotonic() >= self._forget_at:
+            self._named.clear()
+            self._forget_at = time.monotonic() + AGAIN_SECONDS
         for line in lines:
-            if now - self._named_at.get(line, -math.inf) >= AGAIN_SECONDS:
+            if line not in self._named:
+                self._named.add(line)
                 self._refusals.warning(line)
-                self._named_at[line] = now
-        self._named_at = {
-            line: at for line, at in self._named_at.items() if now - at < AGAIN_SECONDS
-        }
         has_lasted = self._refusing.update(bool(refusing) and not self.present)
         blamed = min((why for why in hosts_of if why.startswith("EnvironmentFailure")), default="")
         if blamed and has_lasted:
@@ -223,15 +212,13 @@ class Workers:
             self._outages, self._count_at = self._store.outages, now + self._return_seconds
         elif now >= self._count_at:
             self._count_at = math.inf
-            hosts = [
-                about.get("host", "?")[:LONGEST_HOST]
-                for name, about in before.items()
-                if name not in workers
+            gone = [
+                before[name].get("host", "?")[:LONGEST_HOST] for name in before.keys() - workers
             ]
             if len(before) > len(workers):
                 LOGGER.warning(
                     f"{len(before) - len(workers)} of {len(before)} workers did not return after "
-                    f"the Redis outage (on {some_of(hosts)}): a plain rq worker exits when it "
+                    f"the Redis outage (on {some_of(gone)}): a plain rq worker exits when it "
                     "needs Redis during an outage; start them again (systemd's Restart=always does "
                     "this), or use rq worker-pool"
                 )
@@ -290,13 +277,10 @@ class Workers:
 
     def refuses(self, marks: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """bool [A]: whether --strict refuses the results with these marks."""
-        if not self._strict:
-            return np.zeros(len(marks), np.bool_)
-        each = np.unique(marks).tolist()
+        each = np.unique(marks).tolist() if self._strict else []
         return np.isin(marks, [mark for mark in each if self._is_refused(self._find(mark)[1])])
 
     def _is_refused(self, about: About) -> bool:
-        """Whether --strict refuses this worker."""
         return self._strict and fingerprint_of(about) not in ("", self.numerics)
 
     def reported_reason(self, slots: Slots, row: int) -> str:
@@ -372,7 +356,7 @@ def format_fingerprints(workers: Iterable[About]) -> str:
     for about in workers:
         host = about.get("host", "?")[:LONGEST_HOST]
         groups.setdefault(fingerprint_of(about)[:8], set()).add(host)
-    common = nsmallest(GROUPS_NAMED, groups, key=lambda name: (-len(groups[name]), name))
-    named = [f"{name}: {some_of(groups[name])}" for name in sorted(common)]
-    rest = len(groups) - len(common)
+    common = sorted(groups, key=lambda name: (-len(groups[name]), name))
+    named = [f"{name}: {some_of(groups[name])}" for name in sorted(common[:GROUPS_NAMED])]
+    rest = len(common) - len(named)
     return "; ".join(named + [f"and {rest} others"] * (rest > 0))
