@@ -34,8 +34,9 @@ def checked_workers(given: object, place: str) -> int:
     with suppress(ValueError):
         if (count := parse_whole(str(given), 0)) <= most:
             return count
+    flag = "" if place == "train()" else "--"
     raise UsageError(
-        f"workers is {given!r} in {place}: use a whole number from 0 to {most}, which is "
+        f"{flag}workers is {given!r} in {place}: use a whole number from 0 to {most}, which is "
         f"{MOST_PER_CORE} per core; this host has {cores} core{'s' * (cores > 1)}"
     )
 

@@ -170,13 +170,22 @@ class ProcessGroup:
         """Notice ends, and start again those that are due; returns a sentence for each. Never
         waits.
         """
-        news = []
+        return [news for child in self.children if (news := self.look(child))]
+
+    def look(self, child: Child) -> str:
+        """As ``watch``, for one child; empty without news."""
+        code = self._reap(child)
+        news = "" if code is None else self._plan(child, code)
+        if child.due is not None and time.monotonic() >= child.due:
+            self.start(child)
+        return news
+
+    def terminate(self) -> None:
+        """SIGTERM to all, none of which starts again."""
         for child in self.children:
-            if (code := self._reap(child)) is not None:
-                news.append(self._plan(child, code))
-            if child.due is not None and time.monotonic() >= child.due:
-                self.start(child)
-        return [sentence for sentence in news if sentence]
+            child.due = None
+            if child.process is not None:
+                child.process.terminate()
 
     def end(self) -> None:
         """SIGTERM to all, and SIGKILL to those left after ``grace``, at once on a
@@ -184,10 +193,7 @@ class ProcessGroup:
         """
         deadline = time.monotonic() + self.grace
         try:
-            for child in self.children:
-                child.due = None
-                if child.process is not None:
-                    child.process.terminate()
+            self.terminate()
             while time.monotonic() < deadline and any(child.process for child in self.children):
                 time.sleep(POLL_SECONDS)
                 for child in self.children:

@@ -10,20 +10,18 @@ import json
 import math
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from es_queue.command_line import format_command
-from es_queue.config.resolution import format_recipe, resolve
+from es_queue.config.recipes import format_recipe, resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import scaled
-from es_queue.config.settings import NONE
+from es_queue.config.settings import NONE, format_flag
 from es_queue.credentials import environment_without_redis
 from es_queue.errors import (
     EXIT_DONE,
@@ -47,7 +45,14 @@ from master.display.log_view import SafeStream, format_generation, format_json_l
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.checkpoint import Checkpoints, write_atomically
 from master.processes import Child, ProcessGroup, StopSignals, module_command, signal_name
-from master.run.launch import Launch, derive_run_id, existing_run, new_run, prepare_folder
+from master.run.launch import (
+    Launch,
+    derive_run_id,
+    existing_run,
+    new_run,
+    prepare_folder,
+    remove_new_folder,
+)
 from master.run.manifest import repro_command
 from master.run.setup import prepare_run
 from master.services.leader import FolderLock
@@ -88,7 +93,7 @@ STORED = {
 @dataclass(eq=False)
 class Seed:
     """One seed's run. begun: whether it was ever started; code: exit code of its es-master; why:
-    its last error; summary: its last event; shown: when it last had a line; due: its last restart
+    its last error; summary: its last event; shown: when it last had a line
     """
 
     seed: int
@@ -98,8 +103,6 @@ class Seed:
     why: str = ""
     summary: dict[str, Any] | None = None
     shown: float = -LINE_SECONDS
-    due: float | None = None
-    child: Child = field(default_factory=lambda: Child("", list, Path()))
 
     @property
     def evaluation(self) -> float | None:
@@ -125,59 +128,54 @@ class Seed:
 
 
 def run_sweep(values: dict[str, Any], launch: Launch) -> int:
-    """Run ``launch.seeds`` under the settings ``values``; returns the exit code.
+    """Run ``launch.seeds`` under the settings ``values``; returns the exit code: 0 if all have
+    finished, 130 if a person stopped them, else the code of the first that failed.
 
-    0 if all have finished, 130 if a person stopped them, else the code of the first that failed.
-    Raises UsageError, EnvironmentFailure, RedisError or RunFolderError before the first run is
-    started.
+    Raises EsQueueError before the first run is started.
     """
     study = Study(launch)
     config = resolve(values, launch.inherited, launch.recipe != NONE)
     study.notes = format_recipe(values, launch.inherited, launch.recipe)
     room = LONGEST_RUN_ID - len(f"-s{max(launch.seeds)}")
-    run = launch.run or derive_run_id(config.problem[: room - TIME_AND_LETTERS])
-    if len(run) > room:
+    study.run = launch.run or derive_run_id(config.problem[: room - TIME_AND_LETTERS])
+    if len(study.run) > room:
         raise UsageError(
-            f"run is {run!r} in the command line, but -s{max(launch.seeds)} is added to it and an "
-            f"id has at most {LONGEST_RUN_ID}: use at most {room} letters"
+            f"--run is {study.run!r}, but -s{max(launch.seeds)} is added to it and an id has at "
+            f"most {LONGEST_RUN_ID}: use at most {room} letters"
         )
-    paths = new_run(config.problem, replace(launch, run=run))
-    study.run, study.config = run, study.prepare(config)
+    place = new_run(config.problem, replace(launch, run=study.run))
+    study.config = study.prepare(config)
     study.seeds = [Seed(seed) for seed in launch.seeds]
     study.warm_start = None if launch.warm_start is None else str(launch.warm_start.absolute())
-    is_new = not paths.folder.exists()
+    is_new = not place.folder.exists()
     try:
-        return study.lead(paths)
+        return study.lead(place)
     except BaseException:
         if is_new and not study.is_begun:
-            shutil.rmtree(paths.folder, ignore_errors=True)
-            with suppress(OSError):  # it holds other runs
-                paths.folder.parent.rmdir()
+            remove_new_folder(place.folder)
         raise
 
 
 def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
-    """Continue the study ``launch.resume`` under ``changes``; codes and errors as for
-    ``run_sweep``.
-
-    Finished seeds are kept, unless ``changes`` extends their budget.
+    """Continue the study ``launch.resume`` as ``run_sweep`` does. Seeds that have finished run
+    again only with ``changes``, which can extend their budget.
     """
     study = Study(launch)
-    paths = existing_run(launch.resume or "", launch)
-    study.load(paths.folder)
-    if study.run != paths.run:
+    place = existing_run(launch.resume or "", launch)
+    study.load(place.folder)
+    if study.run != place.run:
         raise UsageError(
-            f"{paths.folder} holds the study {study.run}, not {paths.run}: continue it with "
-            f"--resume {study.run}, or give the --run-dir of {paths.run}"
+            f"{place.folder} holds the study {study.run}, not {place.run}: continue it with "
+            f"--resume {study.run}, or give the --run-dir of {place.run}"
         )
     study.changes |= changes
     study.config = replace(study.config, **study.changes)
-    require_trust(str(paths.folder), named_modules(study.config), launch.trust, launch.own_modules)
+    require_trust(str(place.folder), named_modules(study.config), launch.trust, launch.own_modules)
     for seed in study.seeds:
         if changes or seed.state != FINISHED:
             seed.state, seed.code, seed.why = WAITING, None, ""
     study.prepare(study.config)
-    return study.lead(paths)
+    return study.lead(place)
 
 
 class Study:
@@ -197,6 +195,11 @@ class Study:
         self.out, self.notes = SafeStream(sys.stdout), tuple[str, ...]()
         self.stop = StopSignals()
         self.stop.install(lambda: self.is_begun, lambda: self.way_back)
+
+    @property
+    def trust(self) -> str:
+        """The flag that a command needs for the run's own modules."""
+        return " --trust" if named_modules(self.config) else ""
 
     def prepare(self, config: RunConfig) -> RunConfig:
         """The settings with their strategy chosen. Raises EsQueueError if no run can begin with
@@ -271,15 +274,14 @@ class Study:
                 f"{str(error)[:200]}); restore it from a copy, or start again"
             ) from None
 
-    def lead(self, paths: NamedRun) -> int:
+    def lead(self, place: NamedRun) -> int:
         """Run what has not finished."""
-        launch, seeds, self.folder = self.launch, self.seeds, paths.folder
+        launch, self.folder = self.launch, place.folder
         named = launch.redis_url
         flags = "" if named is None else redis_flags(named, launch.redis_password_file)
-        trust = " --trust" if named_modules(self.config) else ""
-        self.way_back = f"{format_command('es-master')} --resume {paths.word}{flags}{trust}"
-        prepare_folder(paths.folder, launch.shared)
-        self.lock = lock = FolderLock(paths, named or "", clocks_from_environment())
+        self.way_back = f"{format_command('es-master')} --resume {place.word}{flags}{self.trust}"
+        prepare_folder(place.folder, launch.shared)
+        self.lock = lock = FolderLock(place, named or "", clocks_from_environment())
         lock.take(leased=False)
         lock.write()
         self.services = LocalServices(launch)
@@ -290,11 +292,11 @@ class Study:
                 NoteHandler(self.note),
                 allowing(named_modules(self.config)),
             ):
-                if any(seed.state == WAITING for seed in seeds):
-                    self.begin(paths)
+                if any(seed.state == WAITING for seed in self.seeds):
+                    self.begin(place)
                     with ProcessGroup(LEAVE_SECONDS) as runs:
                         failure = self.watch(runs)
-                states = {seed.state for seed in seeds}
+                states = {seed.state for seed in self.seeds}
                 failed = FAILED in states and not self.stop.requested
                 self.state = FINISHED if states == {FINISHED} else FAILED if failed else STOPPED
                 self.save()
@@ -307,28 +309,34 @@ class Study:
             lock.release()
         if failed:
             return failure
-        return EXIT_DONE if {seed.code for seed in seeds} <= {EXIT_DONE} else EXIT_INTERRUPTED
+        return EXIT_DONE if {seed.code for seed in self.seeds} <= {EXIT_DONE} else EXIT_INTERRUPTED
 
-    def begin(self, paths: NamedRun) -> None:
-        """Start the private server, if any, and the workers. Raises RedisError or
-        RunFolderError.
-        """
+    def begin(self, place: NamedRun) -> None:
+        """Start the private server, if any, and the workers. Raises RedisError, RunFolderError."""
         launch, services, config = self.launch, self.services, self.config
         self.url, self.client = services.connect(self.folder)
         services.start_workers(self.folder / "logs", self.url)
         self.save()
-        password_file, modules = launch.redis_password_file, loose_modules(config)
-        more = start_lines(self.url, launch.queue, paths, services.server, modules, password_file)
-        about = {"redis": redacted_url(self.url), "folder": str(self.folder), **more}
-        what = (
-            f"{sanitize(config.problem)}, {config.strategy} with a {config.policy_name} policy, "
-            f"population {scaled(config).population}, {format_count(len(self.seeds), 'seed')}"
-        )
         if not launch.quiet:
+            about = {
+                "redis": redacted_url(self.url),
+                "folder": str(self.folder),
+                **start_lines(
+                    self.url,
+                    launch.queue,
+                    place,
+                    services.server,
+                    loose_modules(config),
+                    launch.redis_password_file,
+                ),
+            }
+            what = (
+                f"{sanitize(config.problem)}, {config.strategy} with a {config.policy_name} policy,"
+                f" population {scaled(config).population}, {format_count(len(self.seeds), 'seed')}"
+            )
             head = {"event": "study", "run": self.run, "state": self.state}
-            numbers = {"seeds": [seed.seed for seed in self.seeds]}
-            lines = format_labelled(f"study {self.run}", what, about)
-            self.emit({**head, **numbers, **about}, *lines)
+            head |= {"seeds": [seed.seed for seed in self.seeds]}
+            self.emit({**head, **about}, *format_labelled(f"study {self.run}", what, about))
         for text in self.notes:
             self.note(text)
         self.is_begun = True
@@ -339,42 +347,36 @@ class Study:
         There are no more runs at a time than workers: one without would only wait, and its
         --max-seconds would run out.
         """
-        seeds, stop = self.seeds, self.stop
-        failure, next_check, places, is_told = EXIT_DONE, 0.0, 1, False
-        for seed in seeds:
-            seed.child = self.make_child(seed)
+        children = {seed: self.make_child(seed) for seed in self.seeds}
+        failure, next_check, places, is_stopping = EXIT_DONE, 0.0, 1, False
         while True:
-            if stop.requested and not is_told:
-                is_told = True
-                for child in runs.children:
-                    child.due = None
-                    if child.process is not None:
-                        child.process.terminate()
+            if self.stop.requested and not is_stopping:
+                is_stopping = True
+                runs.terminate()
             if time.monotonic() >= next_check:
                 self.services.restart_ended()
                 self.lock.beat()
                 places = max(1, self.services.count, self.count_workers())
                 next_check = time.monotonic() + CHECK_SECONDS
             active = sum(not child.is_over for child in runs.children)
-            waiting = [seed for seed in seeds if seed.state == WAITING]
-            for seed in () if stop.requested else waiting[: max(0, places - active)]:
-                seed.child.log.unlink(missing_ok=True)
-                runs.start(seed.child)
+            waiting = [seed for seed in self.seeds if seed.state == WAITING]
+            for seed in () if self.stop.requested else waiting[: max(0, places - active)]:
+                children[seed].log.unlink(missing_ok=True)
+                runs.start(children[seed])
                 seed.begun, seed.state = True, RUNNING
                 self.save()
-            runs.watch()
-            for seed in seeds:
-                self.read_events(seed)
-                child = seed.child
-                if child.due not in (None, seed.due):
-                    seed.due, seconds = child.due, BACKOFF_SECONDS[child.failures - 1]
-                    text = f"its es-master ended with code {child.code} and restarts in"
-                    self.note(f"{text} {seconds:.0f} s", seed)
+            for seed, child in children.items():
+                news = runs.look(child)
+                self.read_events(seed, child.lines())
+                if news and child.due is not None:
+                    self.note(news, seed)
                 elif seed.state == RUNNING and child.is_over:
-                    self.judge_end(seed)
+                    self.judge_end(seed, child)
                     failure = failure or (seed.state == FAILED and (seed.code or 1)) or EXIT_DONE
                     self.save()
-            if all(child.is_over for child in runs.children) and (stop.requested or not waiting):
+            if all(child.is_over for child in runs.children) and (
+                self.stop.requested or not waiting
+            ):
                 return failure
             time.sleep(LOOK_SECONDS)
 
@@ -390,9 +392,8 @@ class Study:
 
         def command() -> list[str]:
             if seed.begun and self.has_checkpoint(folder, run):
-                changes = self.changes.items()
-                more = [f"--{name.replace('_', '-')}={value}" for name, value in changes]
-                return module_command("master.cli.main", *words, "--resume", run, *more)
+                changes = [f"{format_flag(name)}={value}" for name, value in self.changes.items()]
+                return module_command("master.cli.main", *words, "--resume", run, *changes)
             if seed.begun:
                 (folder / "config.json").unlink(missing_ok=True)  # it had no checkpoint
             start = None if self.warm_start is None else Path(self.warm_start)
@@ -405,11 +406,15 @@ class Study:
             again = code in (RunBusyError.exit_code, RedisError.exit_code) or code > 128
             return again and code != EXIT_INTERRUPTED and not self.stop.requested
 
-        log = self.folder / "logs" / f"s{seed.seed}.err"
-        child = Child("its es-master", command, log, pipes=True, comes_back=comes_back)
-        child.environment = {**environment_without_redis(os.environ), "RQ_REDIS_URL": self.url}
-        child.backoff = BACKOFF_SECONDS
-        return child
+        return Child(
+            "its es-master",
+            command,
+            self.folder / "logs" / f"s{seed.seed}.err",
+            environment={**environment_without_redis(os.environ), "RQ_REDIS_URL": self.url},
+            pipes=True,
+            backoff=BACKOFF_SECONDS,
+            comes_back=comes_back,
+        )
 
     def has_checkpoint(self, folder: Path, run: str) -> bool:
         """If Redis is away, an es-master that resumes waits for it, and one that begins would
@@ -428,15 +433,15 @@ class Study:
         except ANY_ERROR:
             return 0
 
-    def read_events(self, seed: Seed) -> None:
+    def read_events(self, seed: Seed, lines: list[str]) -> None:
         """What a run's es-master has printed: lines of JSON, among an environment's own words."""
-        for line in seed.child.lines():
+        is_text = not self.launch.quiet and not self.launch.json
+        for line in lines:
             try:
                 event = json.loads(line)
                 kind = event["event"]
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
-            is_text = not self.launch.quiet and not self.launch.json
             if kind == "note":
                 text = str(event.get("text"))
                 # How to resume a stopped run is the study's to say.
@@ -458,9 +463,8 @@ class Study:
             ):
                 self.out.write_line(format_json_line({**event, "seed": seed.seed}))
 
-    def judge_end(self, seed: Seed) -> None:
+    def judge_end(self, seed: Seed, child: Child) -> None:
         """The state of a run whose es-master has ended for good."""
-        child = seed.child
         seed.code, state = child.code or 0, (seed.summary or {}).get("state")
         was_killed = seed.code > 128
         if seed.code == EXIT_DONE and state in (FINISHED, STOPPED):
@@ -513,8 +517,8 @@ class Study:
             lines.append(f"  {'target':<8}{format_score(self.target)} reached by {reached}")
         best = max(seeds, key=lambda one: -math.inf if one.evaluation is None else one.evaluation)
         if file := (best.summary or {}).get("best_checkpoint"):
-            trust = " --trust" if named_modules(self.config) else ""
-            lines.append(f"  play it {format_command('es-play')} {sanitize(file, 4096)}{trust}")
+            player = format_command("es-play")
+            lines.append(f"  play it {player} {sanitize(file, 4096)}{self.trust}")
         return lines
 
 

@@ -18,7 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import MaxTrialsCallback
 
 from es_queue import train
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 
 STRATEGY = "openai_es"
 #: Trials are compared after each of so many parts of their budget.

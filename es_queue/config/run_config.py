@@ -8,7 +8,9 @@ with a run, and Python's keywords. There is no connection, no path and no secret
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -36,7 +38,7 @@ from es_queue.environments.episode_rules import (
     parse_bound,
     parse_bounds,
 )
-from es_queue.errors import DecodeError, UsageError
+from es_queue.errors import DecodeError, EsQueueError, UsageError
 from es_queue.files import parse_json
 from es_queue.text import format_suggestion, parse_finite
 
@@ -436,7 +438,7 @@ class RunConfig:
         if values["model"] and name in every_setting():
             return UsageError(f"{name} is set, but a model does not use it: leave {name} out")
         if name in own_settings("model", "") and not users_of(name):
-            return UsageError(f"{name} is set, but only a --model uses it: leave {name} out")
+            return UsageError(f"{name} is set, but only a model uses it: leave {name} out")
         for part in PARTS:
             if users := users_of(name, part):
                 text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
@@ -568,8 +570,7 @@ class RunConfig:
             )
         if not self.problem:
             raise UsageError(
-                "env is not given: name the environment to train with --env, for example --env "
-                "BipedalWalker-v3"
+                "env is not given: name the environment to train, such as BipedalWalker-v3"
             )
         if not self.objective:
             return
@@ -629,6 +630,37 @@ class RunConfig:
             name: f"{name} is {shown(getattr(self, name))}, but {why}: leave {name} out, or {fix}"
             for name, (why, fix) in found.items()
         }
+
+
+# --- names in sentences
+
+#: A setting's name in a sentence. One of a single word is also a word of English, so it counts only
+#: as the subject, and if it is to be left out.
+NAMED = re.compile(
+    r"^[a-z]\w*(?= is )|(?<=leave )\w+(?= out)|(?<![\w./:'=-])[a-z0-9]+_\w+(?![\w./'=(]|:\w)"
+)
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+
+
+@contextmanager
+def naming_settings(as_flags: bool) -> Iterator[None]:
+    """Errors from here name settings as a command line does (--max-steps), or as Python does
+    (max_steps).
+    """
+    try:
+        yield
+    except EsQueueError as error:
+        known = every_setting()
+
+        def renamed(found: re.Match[str]) -> str:
+            name = found[0] if as_flags else found[1].replace("-", "_")
+            return found[0] if name not in known else known[name].flag if as_flags else name
+
+        error.args = ((NAMED if as_flags else FLAG).sub(renamed, str(error)),)
+        raise
+
+
+# --- all settings
 
 
 @cache

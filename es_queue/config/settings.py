@@ -76,6 +76,11 @@ class Setting:
         return (*filter(None, (self.word, *self.choices, self.own)),) if self.choices else ()
 
     @property
+    def least(self) -> float | None:
+        """The lower bound as people know it: a word stands for -1."""
+        return 0 if self.low == -1 and self.word else self.low
+
+    @property
     def kind(self) -> str:
         """The type, for the reference."""
         if isinstance(self.default, tuple):
@@ -120,19 +125,18 @@ class Setting:
         number = value
         if isinstance(like, int) and isinstance(value, float) and abs(value) <= EXACT_FLOAT:
             number = int(value) if value.is_integer() else value
-        low = 0 if self.low == -1 and self.word and number != -1 else self.low
-        if (
-            isinstance(number, bool)
-            or not isinstance(number, int if isinstance(like, int) else int | float)
-            or (isinstance(like, float) and not abs(number) < math.inf)
-            or (low is not None and number < low)
-            or number > (math.inf if self.high is None else self.high)
-        ):
-            raise self.refused(value, source, f"use {self.allowed()}")
+        low = -math.inf if self.low is None or number == self.low else self.least
         try:
-            return type(like)(number)
+            if (
+                not isinstance(number, bool)
+                and isinstance(number, int if isinstance(like, int) else int | float)
+                and low <= number <= (math.inf if self.high is None else self.high)
+                and abs(converted := type(like)(number)) < math.inf
+            ):
+                return converted
         except OverflowError:
-            raise self.refused(value, source, f"use {self.allowed()}") from None
+            pass
+        raise self.refused(value, source, f"use {self.allowed()}")
 
     def _text(self, value: Any, source: str) -> str:
         if self.form and isinstance(value, int | float) and not isinstance(value, bool):
@@ -161,11 +165,10 @@ class Setting:
             return join(self.words)
         example = self.default[0] if isinstance(self.default, tuple) else self.default
         noun = "a whole number" if isinstance(example, int) else "a finite number"
-        low = 0 if self.low == -1 and self.word else self.low  # the word stands for -1
         if self.high is not None:
-            noun += f" from {bare(low)} to {bare(self.high)}"
-        elif low is not None:
-            noun += f" of {bare(low)} or more"
+            noun += f" from {bare(self.least)} to {bare(self.high)}"
+        elif self.low is not None:
+            noun += f" of {bare(self.least)} or more"
         return noun + (f", or {self.word}" if self.word else "")
 
     def shown(self) -> str:
@@ -179,7 +182,8 @@ class Setting:
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default) or NONE
 
     def refused(self, value: Any, source: str, fix: str) -> UsageError:
-        return UsageError(f"{self.name} is {short(value)} in {source}: {fix}")
+        name = self.flag if source == COMMAND_LINE else self.name
+        return UsageError(f"{name} is {short(value)} in {source}: {fix}")
 
 
 def setting(default: Any, text: str, **facts: Any) -> Any:

@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 LONGEST_ERROR = 4000
 
 
-def format_error(error: Exception) -> str:
-    # start-up: only an error needs it
-    from es_queue.text import sanitize
-
-    return f"es-master: {sanitize(error, LONGEST_ERROR)}"
-
-
 def main(argv: list[str] | None = None) -> int:
     exit_on_sigint()
     return act(argv, run_sweep_or_single)
@@ -48,6 +41,7 @@ def act(argv: list[str] | None, train: Callable[[dict[str, Any], Launch], int]) 
     try:
         fix_numeric_environment()
         # start-up: Ctrl-C first
+        from es_queue.config.run_config import naming_settings
         from master.cli.options import parse_command_line
         from master.services.redis_url import format_warning
 
@@ -58,9 +52,13 @@ def act(argv: list[str] | None, train: Callable[[dict[str, Any], Launch], int]) 
             validate_workers_package()
             # A generation's results are no garbage: searching them takes a seventh of the work.
             gc.set_threshold(50_000, 20, 100)
-        return train(values, launch)
+        with naming_settings(as_flags=True):
+            return train(values, launch)
     except EsQueueError as error:
-        print(format_error(error), file=sys.stderr)
+        # start-up: only an error needs it
+        from es_queue.text import sanitize
+
+        print(f"es-master: {sanitize(error, LONGEST_ERROR)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -84,13 +82,9 @@ def validate_workers_package() -> None:
     from es_queue.errors import UsageError
 
     spec = importlib.util.find_spec("workers")
-    expected = Path(__file__).resolve().parents[2] / "workers"
-    actual = (
-        None
-        if spec is None or not spec.submodule_search_locations
-        else Path(next(iter(spec.submodule_search_locations))).resolve()
-    )
-    if actual != expected:
+    folders = [] if spec is None else [*(spec.submodule_search_locations or ())]
+    actual = Path(folders[0]).resolve() if folders else None
+    if actual != Path(__file__).resolve().parents[2] / "workers":
         raise UsageError(
             f"the package 'workers' that Python finds is {actual}, not es-queue's: run from "
             "another folder, or remove that package from PYTHONPATH"
@@ -145,13 +139,12 @@ def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
 
 def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None) -> int:
     """Train with a view for this terminal. The first Ctrl-C stops between two reads of the results,
-    a second one at once.
+    a second one at once. Before the run has begun, Ctrl-C leaves nothing behind.
 
-    Before the run has begun, Ctrl-C ends the command and leaves nothing behind. stop: shows callers
-    whether this process was asked to stop.
+    stop: shows callers whether this process was asked to stop
     """
     # start-up: numpy
-    from es_queue.config.resolution import format_recipe, resolve
+    from es_queue.config.recipes import format_recipe, resolve
     from es_queue.config.settings import NONE
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
@@ -169,8 +162,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         launch = replace(launch, notes=format_recipe(values, launch.inherited, launch.recipe))
     with allowing([reference.rpartition(":")[0] for reference in launch.hook]):
         hooks = load_hooks(launch.hook)
-    reports: list[Reporter] = []
-    out = sys.stdout
+    stop, out = stop or StopSignals(), sys.stdout
 
     def make_reporter(run: NamedRun, config: RunConfig) -> Reporter:
         # start-up: the display, once the run has begun
@@ -178,24 +170,12 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         from master.display.reporter import Reporter, make_view
         from master.storage.trackers import HookSink, open_trackers
 
-        view = make_view(
-            SafeStream(out), run.run, config, quiet=launch.quiet, json_lines=launch.json
-        )
-        about = run.run, run.folder, config
-        trackers = [
-            *open_trackers(launch.track, *about),
-            *(HookSink(hook, *about) for hook in hooks),
-        ]
-        reports.append(Reporter(run.folder, view, trackers=trackers))
-        return reports[-1]
+        stream, about = SafeStream(out), (run.run, run.folder, config)
+        view = make_view(stream, run.run, config, quiet=launch.quiet, json_lines=launch.json)
+        sinks = [HookSink(hook, *about) for hook in hooks]
+        return Reporter(run.folder, view, trackers=[*open_trackers(launch.track, *about), *sinks])
 
-    stop = StopSignals() if stop is None else stop
-    session = Session(
-        launch,
-        clocks_from_environment(),
-        make_reporter,
-        lambda: stop.requested,
-    )
+    session = Session(launch, clocks_from_environment(), make_reporter, lambda: stop.requested)
     stop.install(lambda: session.is_looping, lambda: session.resume_command)
     try:
         with (
@@ -205,14 +185,9 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         ):
             summary = session.run(config, resumable_settings(values))
     except Exception:
-        if (
-            stop.requested and not session.is_looping
-        ):  # a library made something else of the KeyboardInterrupt
-            raise KeyboardInterrupt from None
+        if stop.requested and not session.is_looping:
+            raise KeyboardInterrupt from None  # a library made something else of it
         raise
-    finally:
-        for report in reports:
-            report.close()
     return EXIT_INTERRUPTED if summary["interrupted"] else EXIT_DONE
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.command_line import CommandParser
-from es_queue.config.recipes import named_recipe
-from es_queue.config.resolution import without_layers
+from es_queue.config.recipes import named_recipe, without_layers
 from es_queue.config.run_config import (
+    check_changes,
     check_resume_changes,
     every_setting,
     format_unknown_option,
@@ -24,24 +24,26 @@ from es_queue.config.settings import (
     NONE,
     Setting,
     declared,
+    format_flag,
     number_or_text,
+    short,
 )
 from es_queue.errors import DecodeError, UsageError
 from es_queue.files import MAX_TOML, parse_toml, read_file
 from es_queue.host import checked_workers, default_workers
 from es_queue.protocol.connection import named_url
+from es_queue.protocol.control import LATEST
 from es_queue.protocol.keys import checked_run_id
 from es_queue.text import parse_number_ranges
 from es_queue.user_code import allowing, modules_named_by, require_trust
-from master.cli.flags import (
-    launch_names,
-    make_parser,
-)
+from master.cli.flags import launch_names, make_parser
 from master.display.video_jobs import validate_video_support
 from master.run.launch import (
-    LAUNCH_FIELDS,
+    ATTACH,
+    PURGE,
+    VERBS,
+    ControlArgs,
     Launch,
-    parse_control_args,
     parse_warm_start,
     with_run_server,
 )
@@ -50,29 +52,8 @@ from master.storage.trackers import parse_trackers
 #: More local workers per core cause a warning.
 USEFUL_PER_CORE = 4
 MOST_GENERATIONS, MOST_SEEDS = 2**31, 100
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """``1-5`` or ``1,3,7-9`` as seeds, in the order given. Raises UsageError for anything else."""
-    try:
-        return parse_number_ranges(text, "seed", MOST_SEEDS, 2**63 - 1)
-    except ValueError as error:
-        label = repr(text) if len(text) <= 60 else repr(text[:60]) + "..."
-        raise UsageError(f"seeds is {label} in the command line: {error}") from None
-
-
-#: How the text of a flag becomes the launch's value; the others stay as they are.
-LAUNCH_PARSERS: dict[str, Callable[[Any], Any]] = {
-    "workers": lambda text: checked_workers(text, COMMAND_LINE),
-    "video_every": lambda text: parse_whole_number("video_every", text, MOST_GENERATIONS),
-    "track": lambda texts: parse_trackers(",".join(texts)),
-    "hook": tuple,
-    "seeds": parse_seeds,
-    "run_dir": Path,
-    "runs_dir": Path,
-    "noise_dir": Path,
-    "warm_start": parse_warm_start,
-}
+#: Short names that people use for a setting.
+ALIASES = {"target": "target_reward"}
 
 
 def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
@@ -87,15 +68,14 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     named = vars(make_parser(own).parse_words(argv))
     path, recipe = named.pop("config", None), named.pop("recipe", None)
     control_args = parse_control_args(named)
-    given = {name: named.pop(name) for name in LAUNCH_FIELDS if name in named}
+    given = {name: named.pop(name) for name in [*named] if name not in known}
     launch = _make_launch({**given, "control_args": control_args})
     inherited = {} if recipe in (None, NONE) else named_recipe(recipe)
     explicit: dict[str, Any] = {}
     if path is not None:
         explicit = read_settings(Path(path))
         modules = modules_named_by(explicit)
-        own_modules = modules_named_by({name: named[name] for name in named})
-        require_trust(str(path), modules, launch.trust, own_modules, UsageError)
+        require_trust(str(path), modules, launch.trust, modules_named_by(named), UsageError)
     for name, value in named.items():
         explicit[name] = known[name].from_text(value, COMMAND_LINE)
     if explicit.get("policy") not in (None, inherited.get("policy")):
@@ -129,57 +109,49 @@ def own_strategy_settings(argv: Sequence[str]) -> dict[str, Setting]:
     return {}
 
 
-def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
-    """Refuse options that cannot be combined with --stop and the like, with --seeds, or --listen
-    with a named server.
-    """
-    if launch.control_args is not None:
-        trained = [
-            name
-            for name in ("run", "resume", "workers", "seeds", "warm_start", "listen")
-            if getattr(launch, name) not in (None, ())
-        ]
-        if trained or values:
-            raise UsageError(
-                f"--{launch.control_args.verb} controls a run and trains nothing, so leave "
-                f"--{[*trained, *values][0].replace('_', '-')} out"
-            )
-    if launch.video_every and values.get("keep_generations") == 0:
-        raise UsageError(
-            f"video_every is {launch.video_every}, but keep_generations is 0 and videos are "
-            "made from recorded individuals: leave --video-every out, or set "
-            "--keep-generations to 1 or more"
-        )
-    if launch.standby and launch.redis_url is None:
-        raise UsageError(
-            "--standby needs a shared Redis, because a private server ends with its master's "
-            "host: give --redis-url"
-        )
-    if launch.seeds and "seed" in values:
-        raise UsageError(
-            "--seed and --seeds are both given: --seeds names all seeds, so leave --seed out"
-        )
-    if launch.listen is not None and launch.redis_url is not None:
-        raise UsageError(
-            "--listen opens the private server, but none is started, because "
-            f"{launch.redis_source} names a Redis: leave one out, or give --redis-url private"
-        )
+# --- the options of a launch
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``1-5`` or ``1,3,7-9`` as seeds, in the order given. Raises UsageError for anything else."""
+    try:
+        return parse_number_ranges(text, "seed", MOST_SEEDS, 2**63 - 1)
+    except ValueError as error:
+        raise UsageError(f"--seeds is {short(text)}: {error}") from None
+
+
+def parse_whole_number(name: str, text: str, most: int) -> int:
+    """From 0 to ``most``. Raises UsageError."""
+    number = number_or_text(text)
+    if not isinstance(number, int) or not 0 <= number <= most:
+        raise UsageError(f"--{name} is {text!r}: use a whole number from 0 to {most}")
+    return number
+
+
+#: How the text of a flag becomes the launch's value; the others stay as they are.
+LAUNCH_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "workers": lambda text: checked_workers(text, COMMAND_LINE),
+    "video_every": lambda text: parse_whole_number("video-every", text, MOST_GENERATIONS),
+    "track": lambda texts: parse_trackers(",".join(texts)),
+    "hook": tuple,
+    "run": checked_run_id,
+    "seeds": parse_seeds,
+    "run_dir": Path,
+    "runs_dir": Path,
+    "noise_dir": Path,
+    "warm_start": parse_warm_start,
+}
 
 
 def _make_launch(given: dict[str, Any]) -> Launch:
     for name, value in given.items():
         if value == "" and name != "listen":
-            raise UsageError(
-                f"{name} is empty in {COMMAND_LINE}: leave --{name.replace('_', '-')} out or give "
-                "it a value"
-            )
-    if "run" in given:
-        checked_run_id(given["run"])
+            raise UsageError(f"{format_flag(name)} is empty: leave it out or give it a value")
     if "standby" in given:
         if "resume" in given:
             raise UsageError(
-                f"{COMMAND_LINE} has --standby and --resume: --standby resumes the run by "
-                "itself, so leave --resume out"
+                "--standby and --resume are both given: --standby resumes the run by itself, so "
+                "leave --resume out"
             )
         given |= {"resume": given["standby"], "standby": True}
     for name, parse in LAUNCH_PARSERS.items():
@@ -188,9 +160,10 @@ def _make_launch(given: dict[str, Any]) -> Launch:
     validate_video_support(given.get("video_every", 0))
     for name in ("run", "seeds", "warm_start"):
         if name in given and "resume" in given:
+            flag = format_flag(name)
             raise UsageError(
-                f"{COMMAND_LINE} has --{name.replace('_', '-')} and --resume, which continues an "
-                f"existing run: leave --{name.replace('_', '-')} out"
+                f"{flag} and --resume are both given: --resume continues an existing run, so "
+                f"leave {flag} out"
             )
     warnings: list[str] = []
     if (workers := given.get("workers", 0)) > USEFUL_PER_CORE * (cores := default_workers()):
@@ -210,22 +183,101 @@ def _make_launch(given: dict[str, Any]) -> Launch:
     return launch
 
 
-def parse_whole_number(name: str, text: str, most: int) -> int:
-    """From 0 to ``most``. Raises UsageError."""
-    number = number_or_text(text)
-    if not isinstance(number, int) or not 0 <= number <= most:
+def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
+    """Raises UsageError for options that cannot be combined."""
+    if launch.control_args is not None:
+        training = ("run", "resume", "workers", "seeds", "warm_start", "listen")
+        trained = [name for name in training if getattr(launch, name) not in (None, ())]
+        if extra := [*trained, *values]:
+            raise UsageError(
+                f"--{launch.control_args.verb} controls a run and trains nothing, so leave "
+                f"{format_flag(extra[0])} out"
+            )
+    if launch.video_every and values.get("keep_generations") == 0:
         raise UsageError(
-            f"{name} is {text!r} in {COMMAND_LINE}: use a whole number from 0 to {most}"
+            f"--video-every is {launch.video_every}, but --keep-generations is 0 and videos are "
+            "made from recorded individuals: leave --video-every out, or set "
+            "--keep-generations to 1 or more"
         )
-    return number
+    if launch.standby and launch.redis_url is None:
+        raise UsageError(
+            "--standby needs a shared Redis, because a private server ends with its master's "
+            "host: give --redis-url"
+        )
+    if launch.seeds and "seed" in values:
+        raise UsageError(
+            "--seed and --seeds are both given: --seeds names all seeds, so leave --seed out"
+        )
+    if launch.listen is not None and launch.redis_url is not None:
+        raise UsageError(
+            "--listen opens the private server, but none is started, because "
+            f"{launch.redis_source} names a Redis: leave one out, or give --redis-url private"
+        )
+
+
+# --- the flags that control a run
+
+
+def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
+    """Take the control flags out of ``given``; None if there are none. Raises UsageError."""
+    verbs = [verb for verb in VERBS if verb in given]
+    runs = [given.pop(verb) for verb in verbs]
+    texts, at, yes = given.pop("set", None), given.pop("at", None), given.pop("yes", False)
+    if len(verbs) > 1:
+        raise UsageError(f"--{verbs[0]} and --{verbs[1]} are both given: give only one of them")
+    verb = verbs[0] if verbs else ""
+    if texts is not None and verb != ATTACH:
+        raise UsageError("--set is given without --attach RUN: use them together")
+    if yes and verb != PURGE:
+        raise UsageError("--yes is given without --purge RUN: use them together")
+    if at is not None and texts is None:
+        raise UsageError("--at is given without --set NAME=VALUE: use them together")
+    if verb == ATTACH and not texts:
+        raise UsageError(
+            "--attach is given without --set NAME=VALUE: to watch a run, use es-status RUN --watch"
+        )
+    if not verb:
+        return None
+    generation = None if at is None else parse_whole_number("at", at, LATEST)
+    return ControlArgs(verb, runs[0], parse_changes(texts or []), generation, yes)
+
+
+def parse_changes(texts: list[str]) -> dict[str, Any]:
+    """``name=value`` words as checked settings that can change during a run. Raises UsageError."""
+    settings: dict[str, Any] = {}
+    for text in texts:
+        label, equals, value = text.partition("=")
+        name = ALIASES.get(label, label).replace("-", "_")
+        if not equals:
+            raise UsageError(f"--set is {text!r}: use NAME=VALUE, such as learning_rate=0.01")
+        if name in settings:
+            raise UsageError(f"--set has {name} twice: give it once")
+        settings |= check_changes({name: value}, "--set")
+    return settings
+
+
+# --- files of settings
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Checked settings from a flat TOML file, its names with dashes or underscores. Raises
     UsageError.
     """
+    if path.suffix == ".json":
+        raise UsageError(
+            f"{path} is JSON, but --config reads TOML: docs/coming_from.md translates the keys of "
+            "other projects' experiment files"
+        )
+    try:
+        table = parse_toml(read_file(path, MAX_TOML, follow=True))
+    except OSError as error:
+        raise UsageError(
+            f"the configuration file {path} cannot be read: {error.strerror}"
+        ) from None
+    except DecodeError as error:
+        raise UsageError(f"the configuration file {path} cannot be used: {error}") from None
     values: dict[str, Any] = {}
-    for key, value in _read_toml(path).items():
+    for key, value in table.items():
         name = key.replace("-", "_")
         if name in values:
             raise UsageError(
@@ -233,26 +285,9 @@ def read_settings(path: Path) -> dict[str, Any]:
             )
         if name in launch_names():
             raise UsageError(
-                f"{path} has {key!r}, which only the command line takes: use "
-                f"--{name.replace('_', '-')}"
+                f"{path} has {key!r}, which only the command line takes: use {format_flag(name)}"
             )
         if name not in every_setting():
             raise UsageError(format_unknown_option(key, str(path)))
         values[name] = every_setting()[name].checked(value, str(path))
     return values
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    if path.suffix == ".json":
-        raise UsageError(
-            f"{path} is JSON, but --config reads TOML: docs/coming_from.md translates the keys of "
-            "other projects' experiment files"
-        )
-    try:
-        return parse_toml(read_file(path, MAX_TOML, follow=True))
-    except OSError as error:
-        raise UsageError(
-            f"the configuration file {path} cannot be read: {error.strerror}"
-        ) from None
-    except DecodeError as error:
-        raise UsageError(f"the configuration file {path} cannot be used: {error}") from None

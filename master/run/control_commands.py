@@ -60,21 +60,27 @@ def run_control_command(args: ControlArgs, launch: Launch) -> int:
         control_without_server(args, run)
         return EXIT_DONE
     command = ControlCommand(args, run, launch, url)
-    verbs = {
+    {
         STOP: command.stop,
         PAUSE: command.pause,
         CONTINUE: command.resume,
         PURGE: command.purge,
         ATTACH: command.change,
-    }
-    verbs[args.verb]()
+    }[args.verb]()
     return EXIT_DONE
+
+
+def server_url(run: NamedRun, launch: Launch) -> str | None:
+    """The named server, else the private one in the run's folder; None if that does not run."""
+    folder = run.server_folder
+    if launch.redis_url is not None:
+        return launch.redis_url
+    return PrivateServer(folder).running_url if folder.is_dir() else None
 
 
 def control_without_server(args: ControlArgs, run: NamedRun) -> None:
     """A run whose private server does not run has no master."""
-    folder = run.server_folder
-    leader = leader_of(run)
+    folder, leader = run.server_folder, leader_of(run)
     if leader is not None and not leader.ended and not leader.is_here:
         raise RunBusyError(f"run {run.run} cannot be reached from this host: {leader}")
     if not folder.is_dir():
@@ -90,12 +96,12 @@ def control_without_server(args: ControlArgs, run: NamedRun) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(folder)
         print(f"the data of run {run.run} in {folder} were removed; checkpoints stay")
-        return
-    refuse_ended(args.verb, run.run, RunFolder(run.folder).summarize().state, run.word)
+    else:
+        refuse_ended(args.verb, run.run, RunFolder(run.folder).summarize().state, run.word)
 
 
 def refuse_ended(verb: str, run: str, state: str, words: str) -> None:
-    """Say that a run has ended. Raises UsageError, unless it was to stop."""
+    """Print that a run has ended. Raises UsageError, unless it was to stop."""
     why = {
         STOP: "there is nothing to stop",
         PAUSE: "it cannot be paused",
@@ -141,7 +147,7 @@ class ControlCommand:
             self._mark_stopped(keys.RUN_SECONDS)
             said = "had no master and is now marked as stopped"
         else:
-            self._send(self._request(STOP), lambda: not self._needs_master())
+            self._send(STOP, lambda: not self._needs_master())
         print(f"run {self._run} {said}; continue it: {self._master.format('--resume')}")
 
     def pause(self) -> None:
@@ -194,7 +200,7 @@ class ControlCommand:
         """Have the master carry out the verb; returns its reply."""
         self._is_live()
         self._require_master()
-        return self._send(self._request(verb))
+        return self._send(verb)
 
     def _is_live(self) -> bool:
         """False if there is nothing to stop. Raises UsageError for an unknown run, and for another
@@ -214,27 +220,23 @@ class ControlCommand:
                 f"{self._master.format('--resume')}"
             )
 
-    def _request(self, verb: str) -> ControlRequest:
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):  # a user without a name
-            user = "somebody"
-        who = sanitize(f"{user}@{platform.node()}", MAX_NAME)
-        settings, first = self._args.settings, self._args.at
-        return ControlRequest(
-            id=secrets.token_hex(4),
-            verb=verb,
-            by=who,
-            time=time.time(),
-            settings=settings,
-            generation=first,
-        )
-
-    def _send(self, request: ControlRequest, is_done: Callable[[], bool] | None = None) -> str:
+    def _send(self, verb: str, is_done: Callable[[], bool] | None = None) -> str:
         """Send a request and wait for the reply, or until ``is_done``. Raises UsageError if the
         master refuses, RunBusyError if it does not reply.
         """
         client = self._client
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a user without a name
+            user = "somebody"
+        request = ControlRequest(
+            id=secrets.token_hex(4),
+            verb=verb,
+            by=sanitize(f"{user}@{platform.node()}", MAX_NAME),
+            time=time.time(),
+            settings=self._args.settings,
+            generation=self._args.at,
+        )
         client.send(request)
         deadline = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < deadline:
@@ -268,11 +270,3 @@ class ControlCommand:
         token = take_lease(store, holder_name(), clocks_from_environment(), wait=False)
         ended = {"state": STOPPED, "workers": "0", "answered": ""}
         store.finish(token, ended, seconds or keys.FINISHED_SECONDS, None)
-
-
-def server_url(run: NamedRun, launch: Launch) -> str | None:
-    """The named server, else the private one in the run's folder; None if that does not run."""
-    folder = run.server_folder
-    if launch.redis_url is not None:
-        return launch.redis_url
-    return PrivateServer(folder).running_url if folder.is_dir() else None

@@ -6,21 +6,21 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.run_config import check_changes
-from es_queue.config.settings import COMMAND_LINE, number_or_text
 from es_queue.credentials import with_password
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.pretrained import FOLDER, path_of
 from es_queue.private_files import make_run_folder, refuse_open_parents
 from es_queue.protocol import keys
 from es_queue.protocol.connection import URL_FLAG, redacted_url
-from es_queue.protocol.control import CONTINUE, LATEST, PAUSE, STOP
+from es_queue.protocol.control import CONTINUE, PAUSE, STOP
 from es_queue.run_folder import LEADER_FILE, NamedRun, find_run, refuse_links, runs_folder
 from master.services.leader import leader_of
 
@@ -31,8 +31,6 @@ PRETRAINED = "pretrained:"
 
 ATTACH, PURGE, REPLAY = "attach", "purge", "replay"
 VERBS = (ATTACH, STOP, PAUSE, CONTINUE, PURGE, REPLAY)
-#: Short names that people use for a setting.
-ALIASES = {"target": "target_reward"}
 
 
 @dataclass(frozen=True)
@@ -50,32 +48,22 @@ class ControlArgs:
 
 @dataclass(frozen=True)
 class Launch:
-    """How this process takes part in a run. Nothing here changes the run's results.
+    """How this process takes part in a run. Nothing here changes the run's results. Most fields are
+    flags, see ``master/cli/flags.py``.
 
     redis_url:     None starts a private server; not in the repr, because it can hold a password
-    redis_password_file: file with the password of redis_url, if a flag named it
-    workers:       number of local worker processes; None: the command chooses
-    run:           id of a new run; None: derived from environment and time
-    runs_dir:      folder of all runs; None: that of the environment variable
-    resume:        name, folder or checkpoint of an existing run or study to continue
-    standby:       resume the run only when its master is gone
-    seeds:         start one run per seed instead of a single run
-    warm_start:    checkpoint or run folder with the initial policy of a new run
-    listen:        address at which the private server accepts other hosts; "": the command chooses;
-    None: none
-    video_every:   generations between two videos of the unperturbed policy; 0: none
-    track:         experiment trackers that get the run's figures
-    hook:          classes of the user's own that the run's events are sent to
+    redis_source:  the flag or variable that names redis_url, empty if the run's folder does
+    workers:       None: the command chooses
+    run:           None: derived from environment and time
+    resume:        also that of --standby
+    listen:        "": the command chooses the address; None: only this user on this host
+    video_every:   0: none
     control_args:  a request to a run that another process leads; this process then trains nothing
-    insecure:      suppress warnings about a passwordless or unencrypted Redis
-    shared:        make the run's folder accessible to the user's group
     warnings:      warnings about the source of the password, printed at once
     recipe:        a named recipe; "none": not even the environment's own counts
     inherited:     settings whose values come from a named recipe
     notes:         lines about a new run's settings, shown once it has begun
     own_modules:   modules that the command line or the Python program itself names
-    trust:         allow the modules that a run's folder or a settings file names
-    redis_source:  the flag or variable that names redis_url, empty if the run's folder does
     """
 
     redis_url: str | None = field(default=None, repr=False)
@@ -106,22 +94,6 @@ class Launch:
     own_modules: tuple[str, ...] = ()
     trust: bool = False
     redis_source: str = ""
-
-
-LAUNCH_FIELDS = tuple(
-    launch_field.name
-    for launch_field in fields(Launch)
-    if launch_field.name
-    not in (
-        "control_args",
-        "warnings",
-        "recipe",
-        "inherited",
-        "notes",
-        "own_modules",
-        "redis_source",
-    )
-)
 
 
 def parse_warm_start(text: str) -> Path:
@@ -232,63 +204,9 @@ def prepare_folder(folder: Path, shared: bool = False) -> None:
         ) from None
 
 
-# --- the flags of commands that control a run
-
-
-def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
-    """Take the control flags out of ``given``; None if there are none. Raises UsageError."""
-    verbs = [verb for verb in VERBS if verb in given]
-    runs = [given.pop(verb) for verb in verbs]
-    texts, at, yes = given.pop("set", None), given.pop("at", None), given.pop("yes", False)
-    if len(verbs) > 1:
-        raise UsageError(f"{COMMAND_LINE} has --{verbs[0]} and --{verbs[1]}: give only one of them")
-    verb = verbs[0] if verbs else ""
-    for flag, is_given, verb_needed in (("set", texts is not None, ATTACH), ("yes", yes, PURGE)):
-        if is_given and verb != verb_needed:
-            raise UsageError(
-                f"{COMMAND_LINE} has --{flag} without --{verb_needed} RUN: use them together"
-            )
-    if at is not None and texts is None:
-        raise UsageError(
-            f"{COMMAND_LINE} has --at without --set NAME=VALUE: --at is the generation of the "
-            "change"
-        )
-    if not verb:
-        return None
-    if verb == ATTACH and not texts:
-        raise UsageError(
-            f"{COMMAND_LINE} has --attach without --set NAME=VALUE: to watch a run, use "
-            "es-status RUN --watch"
-        )
-    return ControlArgs(
-        verb,
-        runs[0],
-        parse_changes(texts or []),
-        None if at is None else _parse_generation(at),
-        yes,
-    )
-
-
-def parse_changes(texts: list[str]) -> dict[str, Any]:
-    """``name=value`` words as checked settings that can change during a run. Raises UsageError."""
-    settings: dict[str, Any] = {}
-    for text in texts:
-        label, equals, value = text.partition("=")
-        name = ALIASES.get(label, label).replace("-", "_")
-        if not equals:
-            raise UsageError(
-                f"set is {text!r} in {COMMAND_LINE}: use NAME=VALUE, such as learning_rate=0.01"
-            )
-        if name in settings:
-            raise UsageError(f"set has {name} twice in {COMMAND_LINE}: give it once")
-        settings |= check_changes({name: value}, COMMAND_LINE)
-    return settings
-
-
-def _parse_generation(text: str) -> int:
-    number = number_or_text(text)
-    if not isinstance(number, int) or not 0 <= number <= LATEST:
-        raise UsageError(
-            f"at is {text!r} in {COMMAND_LINE}: use the number of a generation, at most {LATEST}"
-        )
-    return number
+def remove_new_folder(folder: Path, with_parent: bool = True) -> None:
+    """Remove the folder of a new run that could not begin, and that of all runs if it is empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if with_parent:
+        with suppress(OSError):  # it holds other runs
+            folder.parent.rmdir()

@@ -17,11 +17,10 @@ from typing import Any
 
 import es_queue
 from es_queue import host
-from es_queue.config.recipes import recipe_for
-from es_queue.config.resolution import TUNED_SETTINGS, resolve
+from es_queue.config.recipes import TUNED_SETTINGS, recipe_for, resolve
 from es_queue.config.run_config import RunConfig, every_setting
 from es_queue.config.scaling import scaled
-from es_queue.config.settings import NONE
+from es_queue.config.settings import NONE, format_flag
 from es_queue.errors import DecodeError
 from es_queue.files import parse_json, read_file
 from es_queue.run_folder import NamedRun
@@ -48,7 +47,14 @@ def write_manifest(run: NamedRun, config: RunConfig, warm_start: Path | None = N
     """
     path = run.folder / MANIFEST
     former = _read_former(path)
-    sessions = [*former.get("sittings", [])[:MOST_SESSIONS], describe_session(config)]
+    session = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": package_versions(config),
+        "code": code_revision(Path.cwd()),
+        "es_queue_code": code_revision(host.source_root()),
+        "machine": describe_machine(),
+    }
+    sessions = [*former.get("sittings", [])[:MOST_SESSIONS], session]
     sessions = [*sessions[:1], *sessions[1:][1 - MOST_SESSIONS :]]
     command = str(former.get("command") or repro_command(config, warm_start))
     about = {"run": run.run, "command": command, "config": config.to_dict(), "sittings": sessions}
@@ -65,16 +71,6 @@ def _read_former(path: Path) -> dict[str, Any]:
         if parts and all(isinstance(part, dict) for part in parts):
             return manifest
     return {}
-
-
-def describe_session(config: RunConfig) -> dict[str, Any]:
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": package_versions(config),
-        "code": code_revision(Path.cwd()),
-        "es_queue_code": code_revision(host.source_root()),
-        "machine": describe_machine(),
-    }
 
 
 def package_versions(config: RunConfig) -> dict[str, str]:
@@ -131,27 +127,22 @@ def code_revision(folder: Path) -> dict[str, Any] | None:
 
 def format_readme(run: str, config: RunConfig, command: str, first: dict[str, Any]) -> str:
     about, revision = first.get("machine") or {}, (first.get("code") or {}).get("revision")
-    versions = first.get("versions") or {}
-    where = (
-        f"{about.get('host')}: {about.get('cpu')}, {about.get('cores')} cores, "
-        f"{about.get('memory_gib')} GiB"
-    )
-    lines = [
-        f"Run {run}: {config.problem}, {config.strategy}, a {config.policy_name} policy, "
-        f"population {scaled(config).population}, seed {config.seed}.",
-        "",
-        f"begun       {first.get('time')} on {where}",
-        f"with        {', '.join(f'{name} {version}' for name, version in versions.items())}",
-        *([f"your code   git {revision}"] if revision else []),
-        "",
-        "This command repeats the run, to the bit with equal versions and processors, unless "
-        "--max-seconds ended it or its schedule is async:",
-        "",
-        f"  {command}",
-        "",
-        FILE_DESCRIPTIONS,
-    ]
-    return "\n".join(lines)
+    versions = ", ".join(f"{name} {one}" for name, one in (first.get("versions") or {}).items())
+    code = f"your code   git {revision}\n" if revision else ""
+    return f"""\
+Run {run}: {config.problem}, {config.strategy}, a {config.policy_name} policy, \
+population {scaled(config).population}, seed {config.seed}.
+
+begun       {first.get("time")} on {about.get("host")}: {about.get("cpu")}, \
+{about.get("cores")} cores, {about.get("memory_gib")} GiB
+with        {versions}
+{code}
+This command repeats the run, to the bit with equal versions and processors, unless \
+--max-seconds ended it or its schedule is async:
+
+  {command}
+
+{FILE_DESCRIPTIONS}"""
 
 
 FILE_DESCRIPTIONS = """\
@@ -205,27 +196,20 @@ def repro_command(
 
 
 def format_flags(name: str, value: Any) -> list[str]:
-    flag = f"--{name.replace('_', '-')}"
+    flag = format_flag(name)
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag[2:]}"]
     if isinstance(value, dict):
         return [f"{flag} {quote(f'{key}={format_scalar(item)}')}" for key, item in value.items()]
     if name == "wrapper":
         return [f"{flag} {quote(wrapper)}" for wrapper in value]
-    text = (
-        ",".join(map(str, value))
-        if isinstance(value, (list, tuple))
-        else f"{value!r}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return [f"{flag}={quote(text)}" if text.startswith("-") else f"{flag} {quote(text)}"]
 
 
 def format_scalar(value: Any) -> str:
     """A value of --env-arg: text unchanged, unless it would be read as JSON."""
-    try:
+    with suppress(ValueError, TypeError):
         json.loads(value)
-    except (ValueError, TypeError):
-        return value if isinstance(value, str) else json.dumps(value)
-    return json.dumps(value)
+        return json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value)

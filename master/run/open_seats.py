@@ -40,7 +40,7 @@ from es_queue.protocol.seats import (
     waiting_seat_ids,
 )
 from es_queue.protocol.store import MasterStore
-from es_queue.text import sanitize
+from es_queue.text import sanitize, to_text
 from master.display.notes import LimitedNotes
 
 LOGGER = logging.getLogger("es_queue.fleet")
@@ -117,7 +117,7 @@ class Seats:
             for key in remove_mistyped(self._client, self._queue):
                 LOGGER.warning(f"removed {key}")
             with self._noting("cleared"):
-                self._note_cleared(self.clear_abandoned())
+                note_cleared(self.clear_abandoned())
             failed = len(self._failed)
             with self._noting("told apart", redis.exceptions.DataError):
                 self._note_failed()
@@ -234,15 +234,16 @@ class Seats:
         )
         key = keys.rq_worker(worker[:LONGEST_NAME].decode("ascii", "replace"))
         host = read_field(self._client, key, "hostname", LONGEST_NAME) or b"an unknown host"
-        name = f"worker {shown(worker)} on {shown(host)}"
+        # Both are foreign bytes.
+        name, place = (sanitize(to_text(text[:LONGEST_SHOWN])) for text in (worker, host))
         text = decode_traceback(result.get(b"exc_string", b""))
         cause = next((words for pattern, words in CAUSES.items() if pattern.search(text)), "")
-        if cause:
-            self._cause = cause
-            self._failures.warning(f"{name} took a seat but {cause}")
-        else:
-            self._crashed += CRASHED in text
-            self._failures.warning(f"{name} lost its seat: its work horse was killed or crashed")
+        trouble = f"took a seat but {cause}"
+        if not cause:
+            trouble = "lost its seat: its work horse was killed or crashed"
+        self._failures.warning(f"worker {name} on {place} {trouble}")
+        self._cause = cause or self._cause
+        self._crashed += not cause and CRASHED in text
 
     # --- RQ's registries
 
@@ -254,7 +255,7 @@ class Seats:
         if now < self._next_check:
             return 0
         self._next_check = now + CHECK_SECONDS
-        begun = self._started_entries()
+        begun = self._scan_registry(keys.rq_wip(self._queue))
         abandoned = self._abandoned_entries(begun)
         # Popped long ago, by the master's clock: the worker died before it began.
         popped = set(self._popped_seats()) - {seat_of(entry) for entry in begun}
@@ -277,39 +278,26 @@ class Seats:
         with suppress(redis.exceptions.RedisError):
             close_seats(self._client, self._queue, self._run)
         with self._noting("cleared"):
-            self._note_cleared(self._clear_all())
-
-    def _clear_all(self) -> int:
-        """Returns the number of seats that had not ended by themselves."""
-        until = self._clock() + LEAVE_SECONDS
-        while (begun := self._started_entries()) and self._clock() < until:
-            time.sleep(POLL_SECONDS)
-        failed, popped = self._scan_registry(keys.rq_failed(self._queue)), self._popped_seats()
-        left = {*(seat_of(entry) for entry in begun), *popped}
-        while left or failed:
-            with self._lock() as is_held:
-                if is_held:
-                    self._clear(begun, {*left, *failed})
-                    return len(left)
-            if self._clock() >= until:
-                break
-            time.sleep(POLL_SECONDS)
-        return 0
-
-    def _note_cleared(self, count: int) -> None:
-        if count:
-            LOGGER.warning(
-                f"RQ still listed {count} seat{'s' if count > 1 else ''} of workers that are "
-                "gone: they were removed"
-            )
-
-    def _started_entries(self) -> list[str]:
-        """The entries ``<seat>:<execution>`` of this run's seats that RQ counts as begun."""
-        return self._scan_registry(keys.rq_wip(self._queue))
+            until = self._clock() + LEAVE_SECONDS
+            begun = self._scan_registry(keys.rq_wip(self._queue))
+            while begun and self._clock() < until:
+                time.sleep(POLL_SECONDS)
+                begun = self._scan_registry(keys.rq_wip(self._queue))
+            failed = self._scan_registry(keys.rq_failed(self._queue))
+            left = {*map(seat_of, begun), *self._popped_seats()}
+            while left or failed:
+                with self._lock() as is_held:
+                    if is_held:
+                        self._clear(begun, {*left, *failed})
+                        note_cleared(len(left))
+                        return
+                if self._clock() >= until:
+                    return
+                time.sleep(POLL_SECONDS)
 
     def _scan_registry(self, key: str) -> list[str]:
-        """This run's members of a registry that also has other users' jobs; a limited part of
-        it.
+        """This run's entries ``<seat>:<execution>`` of a registry, up to a limit: it also has other
+        users' jobs.
         """
         require_type(self._client, key, b"zset")
         cursor, entries = 0, dict[str, None]()
@@ -375,9 +363,13 @@ def seat_of(entry: str) -> str:
     return entry.partition(":")[0]
 
 
-def shown(text: bytes) -> str:
-    """Foreign bytes, safe for a terminal."""
-    return sanitize(text[:LONGEST_SHOWN].decode("utf-8", "replace"))
+def note_cleared(count: int) -> None:
+    """count: of seats that had not ended by themselves"""
+    if count:
+        LOGGER.warning(
+            f"RQ still listed {count} seat{'s' if count > 1 else ''} of workers that are gone: "
+            "they were removed"
+        )
 
 
 def decode_traceback(packed: bytes) -> str:

@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -63,11 +62,23 @@ from master.loop.audit import Audit
 from master.loop.checkpoint import Checkpoints, write_atomically
 from master.loop.config_timeline import ConfigTimeline, ControlInbox, drop_settings
 from master.loop.generation_record import TAKEOVER
-from master.loop.listeners import CheckpointWriter, Outcome, ProgressNote, ViewListener
+from master.loop.listeners import (
+    CheckpointWriter,
+    Generation,
+    Outcome,
+    ProgressNote,
+    ViewListener,
+)
 from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved, run_digest
 from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Lasting, Workers
-from master.run.launch import Launch, existing_run, new_run, prepare_folder
+from master.run.launch import (
+    Launch,
+    existing_run,
+    new_run,
+    prepare_folder,
+    remove_new_folder,
+)
 from master.run.lease import LeaseRenewal, Standby, holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
 from master.run.open_seats import Seats
@@ -107,6 +118,7 @@ class Session:
     _view: RunView
     _checkpoints: Checkpoints
     _inbox: ControlInbox
+    _lock: FolderLock
 
     def __init__(
         self,
@@ -118,13 +130,9 @@ class Session:
         """``is_interrupted``: whether a person asked to stop."""
         self._launch, self._clocks, self._make_view = launch, clocks, make_view
         self._is_interrupted, self._holder = is_interrupted, holder_name()
-        self._notes, self._allowed, self._services = (
-            NoteHandler(),
-            ExitStack(),
-            LocalServices(launch),
-        )
+        self._notes, self._allowed = NoteHandler(), ExitStack()
+        self._services = LocalServices(launch)
         self._retry = Retry(on_outage=self._handle_outage)
-        self._lock: FolderLock | None = None
         self._new_folder: Path | None = None
         self._renewal: LeaseRenewal | None = None
         self._seats: Seats | None = None
@@ -142,38 +150,33 @@ class Session:
 
         A KeyboardInterrupt leaves a run that can be resumed, or nothing before the first publish.
         """
+        changes = changes or {}
         with self._notes, self._allowed:
             try:
                 if self._launch.resume is None:
                     assert config is not None
                     setup, state = self._make_new(config)
                 else:
-                    setup, state = self._read_existing(changes or {})
+                    setup, state = self._read_existing(changes)
                 if not self._take_lease(state.epoch):
                     return {"state": NOT_NEEDED, "interrupted": False}
-                return self._lead(setup, state, changes or {}, keep_going)
-            except ANY_ERROR as error:
-                self._remove_remains()
-                raise refused_error(error) from None
+                return self._lead(setup, state, changes, keep_going)
             except RunBusyError:  # the folder may be the other master's
                 raise
-            except BaseException:
-                self._remove_remains()
+            except BaseException as error:
+                self._services.stop()
+                folder = self._new_folder
+                if folder is not None and not (folder / "checkpoints").exists():
+                    remove_new_folder(folder, self._launch.run_dir is None)
+                if isinstance(error, ANY_ERROR):
+                    raise refused_error(error) from None
                 raise
             finally:
                 self._services.stop()
-                if self._lock is not None:
+                if hasattr(self, "_lock"):
                     self._lock.release()
-
-    def _remove_remains(self) -> None:
-        """Remove the folder of a new run that failed at the start."""
-        self._services.stop()
-        folder = self._new_folder
-        if folder is not None and not (folder / "checkpoints").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            if self._launch.run_dir is None:
-                with suppress(OSError):  # it holds other runs
-                    folder.parent.rmdir()
+                if hasattr(self, "_view"):
+                    self._view.close()
 
     # --- the server, and the state to begin with
 
@@ -275,8 +278,8 @@ class Session:
 
     def _lock_folder(self) -> None:
         """A standby locks it when it becomes the master."""
-        url = self._launch.redis_url or ""
-        if self._lock is None:
+        if not hasattr(self, "_lock"):
+            url = self._launch.redis_url or ""
             named = "" if is_own_private(self._run, url) else url
             self._lock = FolderLock(self._run, named, self._clocks)
         if not self._launch.standby or self._token:
@@ -290,26 +293,22 @@ class Session:
             self._renewal.show_sign()
         if self.is_looping and self._is_interrupted():
             raise Interrupted
-        if not self._services.restart_ended() and seconds > NOTE_AFTER_SECONDS:
-            self._refuse_large_values()
-            why = self._retry.last_error
-            if "maxmemory" in why or "clients" in why:
-                why = "; ".join(filter(None, (why, format_limits(self._client))))
-            LOGGER.warning(
-                f"Redis refuses commands ({why}); trying again"
-                if why
-                else "Redis does not answer; trying again"
-            )
+        if self._services.restart_ended() or seconds <= NOTE_AFTER_SECONDS:
+            return
+        self._refuse_large_values()
+        why = self._retry.last_error
+        if "maxmemory" in why or "clients" in why:
+            why = "; ".join(filter(None, (why, format_limits(self._client))))
+        trouble = f"Redis refuses commands ({why})" if why else "Redis does not answer"
+        LOGGER.warning(f"{trouble}; trying again")
 
     def _refuse_large_values(self) -> None:
         """A server closes the connection on a value that is too large for it. Raises RedisError."""
-        generation = None if self._master is None else self._master.current
-        if generation is None:
+        if (generation := self._generation) is None:
             return
         limit = 0
         with suppress(ANY_ERROR, ValueError):
-            limits = self._client.config_get(BULK_LIMIT).values()
-            limit = int(next(iter(limits), 0))
+            limit = int(next(iter(self._client.config_get(BULK_LIMIT).values()), 0))
         sizes = {
             "parameters": generation.vector.nbytes,
             "checkpoint": len(generation.checkpoint),
@@ -321,6 +320,11 @@ class Session:
                     f"{redacted_url(self._url)} accepts values of at most {limit / 2**20:.1f} MB "
                     f"({BULK_LIMIT}): raise that setting, or train a smaller policy"
                 )
+
+    @property
+    def _generation(self) -> Generation | None:
+        """That of the loop; None before the first publication."""
+        return None if self._master is None else self._master.current
 
     # --- the lease
 
@@ -335,7 +339,6 @@ class Session:
             try:
                 self._token = take_lease(store, self._holder, clocks, wait=wait, floor=floor)
                 self._lock_folder()
-                assert self._lock is not None
                 self._lock.write()
                 return True
             except RunBusyError:
@@ -374,11 +377,12 @@ class Session:
                     )
                 self._view = self._make_view(run, setup.config)
                 self._notes.show_in(self._view.note)
-                self.resume_command = f"{format_command('es-master')} --resume {self._words}"
-                self.resume_command += " --trust" if named_modules(setup.config) else ""
-                self.resume_command += "" if launch.listen is None else " --listen"
-                if launch.workers is not None:
-                    self.resume_command += f" --workers {launch.workers}"
+                self.resume_command = (
+                    f"{format_command('es-master')} --resume {self._words}"
+                    f"{' --trust' if named_modules(setup.config) else ''}"
+                    f"{'' if launch.listen is None else ' --listen'}"
+                    f"{'' if launch.workers is None else f' --workers {launch.workers}'}"
+                )
                 master = self._make_master(keep_going, videos, parts)
                 self.is_looping = True
                 with suppress(OSError):
@@ -396,12 +400,14 @@ class Session:
             except KeyboardInterrupt:
                 self._leave(STOPPED)
                 raise
-            except (EnvironmentFailure, StrategyFailure) as error:
-                explained = type(error)(f"{error}{self._save_error_reports()}")
-                self._fail(error)
-                raise explained from None
             except BaseException as error:
-                self._fail(error)
+                why = sanitize(str(error) or type(error).__name__, 300)
+                if isinstance(error, EnvironmentFailure | StrategyFailure):
+                    error.args = (f"{error}{self._save_error_reports()}",)
+                self._leave(FAILED, why)
+                with suppress(Exception):
+                    path = run.folder / FAILURE_FILE
+                    write_atomically(path, json.dumps({"why": why}).encode())
                 raise
 
     def _read_again(self, setup: Setup, changes: dict[str, Any]) -> tuple[Setup, RunState]:
@@ -435,7 +441,6 @@ class Session:
         own_store = MasterStore(
             parts.enter_context(clone_client(self._client)), run.run, Retry(clocks.renew)
         )
-        assert self._lock is not None
         self._renewal = renewal = LeaseRenewal(
             own_store, self._token, self._holder, clocks, self._lock.beat
         )
@@ -582,8 +587,7 @@ class Session:
     # --- ends
 
     def _finish(self, outcome: Outcome) -> dict[str, Any]:
-        assert self._master is not None
-        if (generation := self._master.current) is not None:
+        if (generation := self._generation) is not None:
             self._checkpoints.save(generation.state.generation, generation.checkpoint)
         summary = self._make_summary(FINISHED, outcome.state, outcome)
         write_atomically(self._run.folder / "summary.json", json.dumps(summary, indent=2).encode())
@@ -607,9 +611,8 @@ class Session:
         evaluation. Raises KeyboardInterrupt before the first publication, because there is nothing
         to resume.
         """
-        generation = None if self._master is None else self._master.current
-        if generation is None:
-            self._leave(STOPPED)
+        if (generation := self._generation) is None:
+            self._give_up_lease(STOPPED)
             raise KeyboardInterrupt
         state = generation.state
         try:
@@ -633,24 +636,16 @@ class Session:
             )
         return summary
 
-    def _fail(self, error: BaseException) -> None:
-        why = sanitize(str(error) or type(error).__name__, 300)
-        self._leave(FAILED, why)
-        with suppress(Exception):
-            path = self._run.folder / FAILURE_FILE
-            write_atomically(path, json.dumps({"why": why}).encode())
-
     def _leave(self, state: str, why: str | None = None) -> None:
         """End early, with all that a resume needs. A failure here does not hide why."""
-        generation = None if self._master is None else self._master.current
-        if generation is not None:
+        if (generation := self._generation) is not None:
             with suppress(Exception):
                 self._checkpoints.save(generation.state.generation, generation.checkpoint)
         self._give_up_lease(state, why)
 
-    def _give_up_lease(self, state: str, why: str | None) -> None:
+    def _give_up_lease(self, state: str, why: str | None = None) -> None:
         self._retry.give_up_after(LEAVE_SECONDS)
-        generation = None if self._master is None else self._master.current
+        generation = self._generation
         is_unused = generation is None and self._launch.resume is None
         data = None if generation is None else generation.checkpoint
         with suppress(Exception):
@@ -665,7 +660,6 @@ class Session:
         texts = {name: str(value) for name, value in more.items() if value is not None}
         ended = {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": ""}
         refused = {} if self._master is None else self._master.refused()
-        assert self._lock is not None
         try:
             self._store.finish(self._token, {**ended, **texts}, seconds, data, refused)
         except RedisError:  # its lease lapses by itself

@@ -9,8 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from es_queue.config.recipes import named_recipe
-from es_queue.config.run_config import RunConfig, check_resume_changes, every_setting
+from es_queue.config.recipes import format_recipe, named_recipe, resolve
+from es_queue.config.run_config import (
+    RunConfig,
+    check_resume_changes,
+    every_setting,
+    naming_settings,
+)
 from es_queue.config.settings import NONE, short
 from es_queue.errors import UsageError
 from es_queue.hooks import Hook
@@ -119,64 +124,59 @@ def train(
     from es_queue.protocol.keys import clocks_from_environment
     from es_queue.user_code import named_modules
     from master.display.log_view import SafeStream
-    from master.display.reporter import (
-        Callback,
-        Reporter,
-        WarningView,
-        is_notebook,
-        make_view,
-    )
+    from master.display.reporter import Callback, Reporter, WarningView, is_notebook, make_view
     from master.run.launch import Launch, with_run_server
     from master.run.session import Session
     from master.storage.trackers import HookSink
 
     if config is not None and not isinstance(config, RunConfig):
-        fix = "env=" if isinstance(config, str) or callable(config) else "RunConfig(**settings)"
-        raise UsageError(f"train() got {short(config)} as its config: use {fix}")
+        fix = "env=..." if isinstance(config, str) or callable(config) else "a RunConfig"
+        if isinstance(config, dict):
+            settings = ", ".join(f"{name}={short(value)}" for name, value in config.items())
+            fix = f"train(RunConfig({settings[:200]}))"
+        raise UsageError(f"train() got {short(config)} as its config: write {fix}")
     for hook in hooks:
         if not isinstance(hook, Hook):
             raise UsageError(f"train() got {short(hook)} as a hook: use objects of es_queue.Hook")
     if resume is None and ((config is None and env is None and model is None) or changes):
         raise UsageError("train() needs a config for a new run, or env=; changes= needs resume=")
     given: dict[str, Any] = {**options, "resume": resume}
-    recipe = given.get("recipe", "")
     if given.get("workers") is not None:
         given["workers"] = checked_workers(given["workers"], "train()")
     for name in ("run_dir", "runs_dir", "noise_dir"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
-    if given.get("redis_url") is not None:
+    if (url := given.get("redis_url")) is not None:
         given["redis_source"] = URL_FLAG
         given["redis_url"] = (
-            with_password(given["redis_url"], warn=lambda text: warnings.warn(text, stacklevel=3))
-            if given["redis_url"] != PRIVATE
+            with_password(url, warn=lambda text: warnings.warn(text, stacklevel=3))
+            if url != PRIVATE
             else None
         )
-    checked, notes = (None, ()) if resume else make_config(config, env, recipe, model)
     callback = Callback(on_generation or (lambda record: None))
-    reporters: list[Reporter] = []
 
     def make_reporter(run: NamedRun, config: RunConfig) -> Reporter:
         is_shown = is_notebook() if progress is None else progress
         view = make_view(SafeStream(sys.stdout), run.run, config) if is_shown else WarningView()
         sinks = [callback, *(HookSink(hook, run.run, run.folder, config) for hook in hooks)]
-        reporters.append(Reporter(run.folder, view, trackers=sinks))
-        return reporters[-1]
+        return Reporter(run.folder, view, trackers=sinks)
 
-    own_modules = () if checked is None else tuple(named_modules(checked))
-    launch = Launch(**given, notes=notes if progress else (), own_modules=own_modules)
-    launch = with_run_server(launch)
-    session = Session(launch, clocks_from_environment(), make_reporter, lambda: False)
-    try:
+    with naming_settings(as_flags=False):
+        if resume is None:
+            checked, notes = make_config(config, env, given.get("recipe", ""), model)
+            given |= {"own_modules": tuple(named_modules(checked))}
+            given |= {"notes": notes} if progress else {}
+        launch = with_run_server(Launch(**given))
+        session = Session(launch, clocks_from_environment(), make_reporter, lambda: False)
         changes = check_resume_changes(changes or {}, "changes")
-        return TrainResult(session.run(checked, changes, lambda _: callback.keeps_going))
-    except KeyboardInterrupt as interrupt:
-        if session.resume_command:
-            interrupt.add_note(f"the run was stopped; continue with: {session.resume_command}")
-        raise
-    finally:
-        for reporter in reporters:
-            reporter.close()
+        try:
+            return TrainResult(
+                session.run(None if resume else checked, changes, lambda _: callback.keeps_going)
+            )
+        except KeyboardInterrupt as interrupt:
+            if session.resume_command:
+                interrupt.add_note(f"the run was stopped; continue with: {session.resume_command}")
+            raise
 
 
 def _format_fix(name: str) -> str:
@@ -201,7 +201,6 @@ def make_config(
     UsageError.
     """
     # start-up: numpy, whose threads must be fixed before it loads
-    from es_queue.config.resolution import format_recipe, resolve
     from es_queue.environments.registry import environment_settings
 
     values: dict[str, Any] = {}

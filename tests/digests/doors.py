@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.config.recipes import named_recipe
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import named_recipe, resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import ELITE, TRAIN, Block, Task

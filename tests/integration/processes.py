@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import redis
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.numerics.noise_table import FOLDER_VARIABLE

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from es_queue import train
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from es_queue.errors import NoRunError
 from es_queue.protocol.keys import VARIABLE
 from master.loop.checkpoint import Checkpoints

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from tests.integration.processes import (
     BIN,
     WALKER,

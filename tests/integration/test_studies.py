@@ -146,7 +146,7 @@ def test_a_run_whose_es_master_is_killed_is_started_again_and_keeps_its_bits(
     os.kill(victim, signal.SIGKILL)
     assert study.wait() == 0, study.said()
     assert [one["text"] for one in of(study, 4, "note")][:1] == [
-        "its es-master ended with code 137 and restarts in 1 s"
+        "its es-master ended with code 137 and starts again in 1 s"
     ]
     assert_done(processes, "again", LONG)
 
@@ -164,7 +164,7 @@ def test_a_run_whose_es_master_is_killed_four_times_in_a_row_fails_for_good(
             killed.add(pid)
     assert study.wait(120) == 137, study.said()
     assert [one["text"] for one in of(study, 4, "note")] == [
-        *(f"its es-master ended with code 137 and restarts in {wait} s" for wait in (1, 4, 12)),
+        *(f"its es-master ended with code 137 and starts again in {wait} s" for wait in (1, 4, 12)),
         "failed with exit code 137: its es-master was killed by SIGKILL",
     ]
     states = {one["seed"]: one["state"] for one in stored(processes, "fails")["runs"]}
@@ -237,10 +237,7 @@ def test_a_run_that_cannot_begin_fails_alone_and_is_named(processes: Processes) 
         (
             ["--seeds", "5-1"],
             2,
-            (
-                "es-master: seeds is '5-1' in the command line: write the range from low to "
-                "high: 1-5\n"
-            ),
+            ("es-master: --seeds is '5-1': write the range from low to high: 1-5\n"),
         ),
         (["--seeds", "1-2", "--population", "3"], 2, "population is 3"),
         (

@@ -175,4 +175,4 @@ def test_seeds_are_numbers_and_ranges_in_the_order_given(text: str, seeds: tuple
 def test_other_seeds_are_refused_with_the_value_and_the_fix(text: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_command_line(["--env", "CartPole-v1", "--seeds", text])
-    assert str(caught.value).startswith(f"seeds is {text!r} in the command line: {fix}")
+    assert str(caught.value).startswith(f"--seeds is {text!r}: {fix}")

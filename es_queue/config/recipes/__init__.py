@@ -1,4 +1,5 @@
-"""Recipes: tuned settings per environment, with expected evaluation points, and published settings.
+"""Recipes: tuned settings per environment, with expected evaluation points, and published settings;
+and the complete configuration of a new run: explicit settings, then recipes, then the defaults.
 
 A recipe is a TOML file. It is the default for its environments, and ``--recipe`` selects it by
 name. Its table ``options`` holds with every strategy; the other table is named after the strategy
@@ -7,31 +8,30 @@ that it was tuned for, and holds only with that one.
 
 from __future__ import annotations
 
+import textwrap
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from es_queue.config.run_config import STRATEGIES
+from es_queue.config.run_config import STRATEGIES, RunConfig, every_setting, users_of
+from es_queue.config.settings import NONE
 from es_queue.errors import UsageError
 
-__all__ = [
-    "Expectation",
-    "expected_points",
-    "named_recipe",
-    "recipe_for",
-    "recipe_names",
-    "settings_for_all",
-]
+#: A recipe's search settings are tuned together: all are left out if one of these is changed.
+TUNED_SETTINGS = ("strategy", "policy", "optimizer")
+#: Settings of other groups in that set, because they depend on how fast the method learns.
+PACE_SETTINGS = ("restart_deadlines", "step_limit")
+#: Columns of a line about recipes.
+LINE_WIDTH = 96
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """An evaluation after ``steps`` counted training steps.
-
-    reward: the lowest return of those in ``note``
-    note:   the spread over seeds, and whether it was measured
+    """An evaluation after ``steps`` counted training steps. reward: the lowest return of those in
+    ``note``, which is their spread over seeds
     """
 
     steps: int
@@ -39,16 +39,120 @@ class Expectation:
     note: str
 
 
+def resolve(
+    values: dict[str, Any], inherited: Collection[str] = (), with_recipe: bool = True
+) -> RunConfig:
+    """The complete configuration of a new run: ``values``, else the environment's recipe, else the
+    defaults.
+
+    inherited: names in ``values`` that a named recipe has set; these may be useless
+    with_recipe: whether the environment's recipe counts
+
+    Raises UsageError for invalid or incompatible values, without ``env``, and for an explicit value
+    without effect.
+    """
+    recipe = recipe_values(values, inherited) if with_recipe else {}
+    explicit, given = values.keys() - inherited, {**recipe, **values}
+    sentence = _refusal(given, explicit)
+    if not sentence:
+        return RunConfig.of(given, "the settings")
+    without = {name: {one: given[one] for one in given if one != name} for name in recipe}
+    if involved := [name for name in recipe if not _refusal(without[name], explicit)]:
+        sentence += f" (the recipe for {values['env']} sets {', '.join(involved)})"
+    raise UsageError(sentence)
+
+
+def _refusal(values: dict[str, Any], explicit: Collection[str]) -> str:
+    """Why these values are no configuration; empty if they are one."""
+    try:
+        useless = RunConfig.of(values, "the settings").useless()
+    except UsageError as error:
+        return str(error)
+    return next((text for name, text in useless.items() if name in explicit), "")
+
+
+def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> dict[str, Any]:
+    """Settings that the recipe for ``values["env"]`` adds. Those that were tuned for its strategy
+    hold only with it: the settings of its search not with another policy or optimizer, and its
+    layers not with another policy.
+
+    inherited: see :func:`resolve`; a named recipe has its own search
+    """
+    file, known = _recipe(str(values.get("env", ""))), every_setting()
+    recipe = _settings(file)
+    if values.get("strategy", recipe.get("strategy")) != recipe.get("strategy"):
+        recipe = file.get("options", {})
+    if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
+        recipe = without_layers(recipe)
+    changed = {
+        name
+        for name, value in values.items()
+        if name in known and value != recipe.get(name, known[name].default)
+    }
+    is_tuned = not inherited and not changed.intersection(TUNED_SETTINGS)
+
+    def is_added(name: str) -> bool:
+        is_search = known[name].group == "search" or users_of(name, "strategy")
+        if name in values or (not is_tuned and (is_search or name in PACE_SETTINGS)):
+            return False
+        if name == "restart_deadlines" and values.get("eval_every") == 0:
+            return False
+        return not changed.intersection(known[name].follows)
+
+    return {name: value for name, value in recipe.items() if is_added(name)}
+
+
+def without_layers(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a recipe that hold with another policy than its own."""
+    return {
+        name: value
+        for name, value in recipe.items()
+        if name != "observe" and not users_of(name, "policy")
+    }
+
+
+def format_recipe(
+    values: dict[str, Any], inherited: Collection[str] = (), name: str = ""
+) -> tuple[str, ...]:
+    """The lines about settings that come from recipes, if any do.
+
+    inherited: names in ``values`` that the recipe ``name`` has set
+    """
+    if name == NONE:
+        return ()
+    sources = {
+        f"the recipe {name}": {one: values[one] for one in inherited},
+        f"the recipe for {values.get('env')}": {
+            one: value
+            for one, value in recipe_values(values, inherited).items()
+            if value != every_setting()[one].default
+        },
+    }
+    lines: list[str] = []
+    for source, given in sources.items():
+        if given:
+            lines.append(f"settings from {source} (--recipe none: plain defaults):")
+            # A name and its value stay in one line.
+            text = ", ".join(f"{one}\0{_shown(value)}" for one, value in given.items())
+            wrapped = textwrap.wrap(text, LINE_WIDTH, initial_indent="  ", subsequent_indent="  ")
+            lines += [line.replace("\0", " ") for line in wrapped]
+    return tuple(lines)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- the files
+
+
 def recipe_for(env_id: str) -> dict[str, Any]:
     """Setting values tuned for this environment id, by field name of RunConfig, with the strategy
     that they were tuned for; empty without a recipe.
     """
     return _settings(_recipe(env_id))
-
-
-def settings_for_all(env_id: str) -> frozenset[str]:
-    """The names of the recipe's settings that hold with every strategy."""
-    return frozenset(_recipe(env_id).get("options", {}))
 
 
 def expected_points(env_id: str) -> tuple[Expectation, ...]:
@@ -70,30 +174,19 @@ def named_recipe(name: str) -> dict[str, Any]:
 
 
 def _settings(recipe: dict[str, Any]) -> dict[str, Any]:
-    strategies = recipe.keys() & STRATEGIES.keys()
-    tuned = {
-        setting: value
-        for strategy in strategies
-        for setting, value in {"strategy": strategy, **recipe[strategy]}.items()
-    }
-    return {**recipe.get("options", {}), **tuned}
+    found = dict(recipe.get("options", {}))
+    for strategy in recipe.keys() & STRATEGIES.keys():
+        found |= {"strategy": strategy, **recipe[strategy]}
+    return found
 
 
 def _recipe(env_id: str) -> dict[str, Any]:
     """An id without a version is the newest version, as in Gymnasium."""
-    versions = sorted(one for one in _recipes() if one.rpartition("-v")[0] == env_id)
-    return _recipes().get(versions[-1] if versions else env_id, {})
+    recipes = {env: recipe for recipe in _load_files() for env in recipe.get("environments", ())}
+    versions = sorted(one for one in recipes if one.rpartition("-v")[0] == env_id)
+    return recipes.get(versions[-1] if versions else env_id, {})
 
 
-@cache
-def _recipes() -> dict[str, dict[str, Any]]:
-    recipes: dict[str, dict[str, Any]] = {}
-    for recipe in _load_files():
-        recipes.update(dict.fromkeys(recipe.get("environments", ()), recipe))
-    return recipes
-
-
-@cache
 def _recipes_by_name() -> dict[str, dict[str, Any]]:
     return {recipe["name"]: recipe for recipe in _load_files() if "name" in recipe}
 

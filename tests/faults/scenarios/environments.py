@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.episode_rules import DEFAULT_LIMIT
 from es_queue.protocol.store import MAX_ERRORS

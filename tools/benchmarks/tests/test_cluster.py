@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import redis
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import CENTRE, TRAIN, Block
 from es_queue.protocol.store import WorkerStore

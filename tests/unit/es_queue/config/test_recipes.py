@@ -17,8 +17,8 @@ from es_queue.config.recipes import (
     named_recipe,
     recipe_for,
     recipe_names,
+    recipe_values,
 )
-from es_queue.config.resolution import recipe_values
 from es_queue.config.run_config import RunConfig, every_setting, users_of
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from tests.cases import each_case

@@ -357,10 +357,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"env": ""},
-        (
-            "env is not given: name the environment to train with --env, for example --env "
-            "BipedalWalker-v3"
-        ),
+        ("env is not given: name the environment to train, such as BipedalWalker-v3"),
     ),
     (
         {"audit": 0.1, "allow_nondeterministic": True},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from es_queue.config.run_config import RunConfig, every_setting
 from es_queue.config.settings import AUTO
 from es_queue.errors import UsageError

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.resolution import format_recipe, resolve
+from es_queue.config.recipes import format_recipe, resolve
 from es_queue.config.run_config import (
     PARTS,
     POLICIES,
@@ -26,6 +26,7 @@ from es_queue.config.run_config import (
 )
 from es_queue.errors import UsageError
 from master.cli.flags import EVERYDAY, launch_names
+from master.cli.main import main
 from master.cli.options import parse_command_line
 from master.run.launch import Launch
 from master.run.training import train
@@ -146,29 +147,29 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
     [
         (
             ["--population", "x"],
-            "population is 'x' in the command line: use a whole number from 2 to 1000000",
+            "--population is 'x' in the command line: use a whole number from 2 to 1000000",
         ),
-        (["--population", "2.5"], "population is 2.5 in the command line"),
-        (["--sigma", "nan"], "sigma is nan in the command line"),
-        (["--reward-shift", "-inf"], "reward_shift is -inf in the command line"),
+        (["--population", "2.5"], "--population is 2.5 in the command line"),
+        (["--sigma", "nan"], "--sigma is nan in the command line"),
+        (["--reward-shift", "-inf"], "--reward-shift is -inf in the command line"),
         (
             ["--strategy", "cma"],
-            f"strategy is 'cma' in the command line: use auto, {', '.join(STRATEGIES)} or "
+            f"--strategy is 'cma' in the command line: use auto, {', '.join(STRATEGIES)} or "
             "module:Class",
         ),
-        (["--env-arg", "size"], "env_arg is 'size' in the command line: use key=value"),
-        (["--workers", "-1"], "workers is '-1' in the command line: use a whole number from 0"),
-        (["--workers", "many"], "workers is 'many'"),
-        (["--workers", "1e9"], "workers is '1e9'"),
+        (["--env-arg", "size"], "--env-arg is 'size' in the command line: use key=value"),
+        (["--workers", "-1"], "--workers is '-1' in the command line: use a whole number from 0"),
+        (["--workers", "many"], "--workers is 'many'"),
+        (["--workers", "1e9"], "--workers is '1e9'"),
         (
             ["--run", ".Run"],
             "run is '.Run', but a name has 1 to 40 letters, digits, '-', '_' and '.'",
         ),
         (["--run", "a" * 41], "run is "),
         (["--run", "a\n"], "run is "),
-        (["--run-dir", ""], "run_dir is empty in the command line: leave --run-dir out"),
-        (["--queue", ""], "queue is empty"),
-        (["--run", "a", "--resume", "b"], "the command line has --run and --resume"),
+        (["--run-dir", ""], "--run-dir is empty: leave it out"),
+        (["--queue", ""], "--queue is empty"),
+        (["--run", "a", "--resume", "b"], "--run and --resume are both given"),
         (["--seed"], "argument --seed: expected one argument; es-master --help-all lists all "),
         (["--no-obs-norm=3"], "argument --obs-norm/--no-obs-norm: ignored explicit argument '3'"),
     ],
@@ -284,6 +285,42 @@ def test_help_shows_the_everyday_options_in_groups_and_names_the_flag_for_the_re
     assert "es-master --stop RUN" in text and len(text.splitlines()) < 100
 
 
+@each_case(
+    ("values", "flags", "fields"),
+    [
+        (
+            {"population": 7, "strategy": "pgpe"},
+            "--population is 7, but pgpe samples",
+            "population is 7, but pgpe samples",
+        ),
+        (
+            {"eval_every": 0, "target_reward": "300"},
+            "--target-reward is 300, but --eval-every is 0 and only",
+            "target_reward is 300, but eval_every is 0 and only",
+        ),
+        (
+            {"env": "Pendulum-v1", "patience": "200,0.5"},
+            "drop --patience or use --reward-shift",
+            "drop patience or use reward_shift",
+        ),
+    ],
+)
+def test_an_error_names_flags_on_the_command_line_and_fields_in_python(
+    values: dict[str, Any],
+    flags: str,
+    fields: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    values = {"env": "CartPole-v1", **values}
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    assert main([*words, "--runs-dir", str(tmp_path)]) == 2
+    assert flags in capsys.readouterr().err
+    with pytest.raises(UsageError) as caught:
+        train(RunConfig(**values), runs_dir=tmp_path)
+    assert fields in str(caught.value) and "--" not in str(caught.value)
+
+
 # --- files
 
 
@@ -364,7 +401,7 @@ def test_flag_and_file_win_over_a_named_recipe_and_that_over_the_environments(
 
 
 def test_without_an_environment_the_sentence_names_the_flag() -> None:
-    with pytest.raises(UsageError, match="--env"):
+    with pytest.raises(UsageError, match=r"^env is not given"):
         resolve({"population": 8})
 
 
@@ -396,12 +433,16 @@ def test_recipe_none_starts_from_plain_defaults() -> None:
 
 def test_a_line_names_the_settings_that_come_from_recipes() -> None:
     assert format_recipe({"env": WALKER, "strategy": "pgpe"}) == (
-        "settings from the recipe for BipedalWalker-v3: biases False, target_reward 303, "
-        "target_margin 2, confirm_episodes 200 (--recipe none: plain defaults)",
+        "settings from the recipe for BipedalWalker-v3 (--recipe none: plain defaults):",
+        "  biases False, target_reward 303, target_margin 2, confirm_episodes 200",
     )
     values, launch = parse_command_line(["--env", "X-v0", "--recipe", "ars-v1", "--top", "8"])
-    (line,) = format_recipe(values, launch.inherited, launch.recipe)
-    assert "from the recipe ars-v1: " in line and "sigma 0.03" in line and "top" not in line
+    head, *lines = format_recipe(values, launch.inherited, launch.recipe)
+    assert "from the recipe ars-v1 (" in head
+    assert "sigma 0.03" in " ".join(lines) and "top" not in " ".join(lines)
+    walker = format_recipe({"env": WALKER})
+    assert len(walker) > 3 and max(map(len, walker)) <= 96
+    assert "restart_deadlines 6.5e5=0," in " ".join(walker)
     assert format_recipe({"env": "X-v0"}) == ()
 
 
@@ -462,7 +503,7 @@ def test_videos_of_a_run_that_keeps_no_individuals_are_refused(
 ) -> None:
     monkeypatch.setattr("master.cli.options.validate_video_support", lambda every: None)
     words = ["--env", "X-v0", "--video-every", "5", "--keep-generations"]
-    assert "video_every is 5, but keep_generations is 0" in refused(*words, "0")
+    assert "--video-every is 5, but --keep-generations is 0" in refused(*words, "0")
     assert parse_command_line([*words, "1"])[1].video_every == 5
 
 
@@ -480,8 +521,8 @@ def test_more_workers_than_a_host_can_start_are_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr("es_queue.host.default_workers", lambda: 2)
     sentence = refused("--env", "CartPole-v1", "--workers", "1000")
     assert sentence == (
-        "workers is '1000' in the command line: use a whole number from 0 to 128, which is 64 per "
-        "core; this host has 2 cores"
+        "--workers is '1000' in the command line: use a whole number from 0 to 128, which is 64 "
+        "per core; this host has 2 cores"
     )
     with pytest.raises(UsageError, match=r"workers is 1000 in train\(\): use a whole number"):
         train(env="CartPole-v1", workers=1000)

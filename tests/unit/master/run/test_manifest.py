@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.run_folder import NamedRun
 from master.run.manifest import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from master.display.reporter import Callback
@@ -58,7 +58,8 @@ def test_a_result_is_a_mapping_with_attributes_and_shows_what_it_came_to() -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "fix"), [({"env": "X-v0"}, r"RunConfig\(\*\*settings\)"), ("X-v0", "use env=")]
+    ("given", "fix"),
+    [({"env": "X-v0"}, r"write train\(RunConfig\(env='X-v0'\)\)$"), ("X-v0", "write env=")],
 )
 def test_what_is_no_config_is_refused_with_the_fix(given: Any, fix: str) -> None:
     with pytest.raises(UsageError, match=fix):

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from master.storage.metrics_files import METRICS_TABLE, TABLE_COLUMNS, metrics_files
 from master.storage.trackers import TAGS
 from tests.memory import run_ring

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.resolution import resolve
+from es_queue.config.recipes import resolve
 from es_queue.errors import UsageError
 from master.cli.options import parse_command_line
 from master.display.log_view import QuietView, SafeStream
