@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from es_queue import errors  # noqa: E402 - the checkout's own
 from es_queue.config.run_config import every_setting, users_of  # noqa: E402
-from es_queue.config.settings import Setting  # noqa: E402
+from es_queue.config.settings import Setting, format_flag  # noqa: E402
 from es_queue.protocol import keys  # noqa: E402
 from master.cli import flags  # noqa: E402
 from master.plot.command import main as es_plot  # noqa: E402
@@ -39,6 +39,36 @@ GROUPS = {
     "evaluation": "Evaluation and stopping",
     "model": "Update of a model",
     "machinery": "Machinery that changes no number of a healthy run",
+}
+
+
+#: When to use each option of --help.
+WHEN = {
+    "env": "to train in a Gymnasium environment; many runs need only this option",
+    "objective": "to maximise your own function; with ask, another program scores the vectors",
+    "policy": "if a linear policy is too weak: mlp for numbers, nature for images, gru or lstm if one"
+    " observation does not show the whole state",
+    "seed": "to repeat a run, or to compare two settings with the same randomness",
+    "strategy": "to compare algorithms, or if the choice of auto does not learn",
+    "population": "to use more workers, or if the returns of one policy differ much; a smaller one "
+    "updates more often",
+    "sigma": "to enlarge it if all individuals have nearly the same return, and to reduce it if"
+    " they all fail while the unperturbed policy succeeds",
+    "scale": "to use many more workers with settings that were tuned for few",
+    "seeds": "to compare settings: one seed shows little about others",
+    "recipe": "to repeat published results, or with none to start from plain defaults",
+    "config": "to keep the settings of an experiment in a file",
+    "generations": "to end a trial after a known number of updates",
+    "max_steps": "to compare strategies after equal numbers of steps",
+    "max_seconds": "if you pay for the time, or if a batch system ends the job",
+    "target_reward": "to end a run at another return than the registered one, or with none to "
+    "continue after it",
+    "redis_url": "to use workers on other hosts",
+    "workers": "to keep cores free, or with 0 to use only workers that you start yourself",
+    "run": "to find the run again by a name that you choose",
+    "video_every": "to see how the behaviour changes during training",
+    "help": "with a NAME to see what a strategy, policy or schedule adds",
+    "help_all": "to see the options of every run",
 }
 
 
@@ -80,7 +110,10 @@ def flags_page() -> str:
         "and in Python's `RunConfig` (with `_`); the last column has their types. A default such "
         "as `auto (0)` is a word for a number: flags, TOML files and "
         "Python take both. Flags also take `10k` and `2.5M`.\n",
-        "## es-master: launch\n",
+        "## When to use the options of --help\n",
+        "| flag | use it |\n|---|---|",
+        *(f"| `{format_flag(name)}` | {text} |" for name, text in WHEN.items()),
+        "\n## es-master: launch\n",
         *actions(flags.make_parser(), "launch"),
         "\n## es-master: control of a run\n",
         *actions(flags.make_parser(), "control of a run"),

@@ -122,17 +122,6 @@ def parse_target(text: str) -> float | Literal["auto", "none"]:
     return "none" if text == "none" else parse_finite(text)
 
 
-class _Signature:
-    """The signature that help() and editors show."""
-
-    def __get__(self, _: object, owner: type) -> Signature:
-        named = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=one.default)
-            for name, one in (declared(RunConfig) | FIXED).items()
-        ]
-        return Signature([*named, Parameter("own", Parameter.VAR_KEYWORD)])
-
-
 @dataclass(frozen=True, init=False)
 class RunConfig:
     """The settings of a run. Runs with equal settings end with equal parameters, to the bit.
@@ -372,8 +361,6 @@ class RunConfig:
     own: tuple[tuple[str, Any], ...] = ()
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
-    __signature__ = _Signature()
-
     def __init__(
         self,
         own: Iterable[tuple[str, Any]] = (),
@@ -404,14 +391,13 @@ class RunConfig:
         }
         parts = {part: _kind(part, checked) for part in PARTS}
         parts = {"model": ""} if checked["model"] else parts
-        mine = {
-            n: one for part, kind in parts.items() for n, one in own_settings(part, kind).items()
-        }
+        mine: dict[str, Setting] = {}
+        for part, kind in parts.items():
+            mine |= own_settings(part, kind)
         free = CUSTOM_NAME.fullmatch(checked["strategy"])
         unused = {name: one.default for name, one in FIXED.items()}
-        unused["obs_norm"] = not (
-            checked["objective"] or checked["model"]
-        )  # which observes nothing
+        # An objective and a model observe nothing.
+        unused["obs_norm"] = not (checked["objective"] or checked["model"])
         found = {name: one.default for name, one in mine.items()}
         found |= {n: v for n, v in own if n in mine or (free and n not in FIXED)}
         for name, value in values.items():
@@ -443,10 +429,10 @@ class RunConfig:
             if users := users_of(name, part):
                 text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
                 shown = str(text)[:60] if str(text).isprintable() else short(value)
-                what, kind = ("an", "an") if part == "problem" else (f"the {part}", f"the {part}")
+                what = "an" if part == "problem" else f"the {part}"
                 return UsageError(
                     f"{name} is {shown}, but {what} {_kind(part, values)} does not use it: "
-                    f"leave it out, or use {kind} {join(users)}"
+                    f"leave it out, or use {what} {join(users)}"
                 )
         return UsageError(format_unknown_option(name, source))
 
@@ -609,27 +595,41 @@ class RunConfig:
         """Settings that another one leaves without effect, each with the error for a new run that
         sets it.
         """
-        found: dict[str, tuple[str, str]] = {}
-        if not self.obs_norm or self.has_virtual_norm:
-            why = "with batch_norm virtual" if self.obs_norm else "without obs_norm"
-            fix = "leave batch_norm out" if self.obs_norm else "leave obs_norm on"
-            for name in ("image_norm", "obs_clip", "obs_sample"):
-                found[name] = f"{why} observations are used unchanged", fix
+        found: dict[str, str] = {}
+
+        def add(names: tuple[str, ...], why: str, fix: str) -> None:
+            for name in names:
+                value = getattr(self, name)
+                shown = str(value) if isinstance(value, bool) else f"{value:g}"
+                found[name] = f"{name} is {shown}, but {why}: leave {name} out, or {fix}"
+
+        normalised, unchanged = (
+            ("image_norm", "obs_clip", "obs_sample"),
+            "observations are used unchanged",
+        )
+        if not self.obs_norm:
+            add(normalised, f"without obs_norm {unchanged}", "leave obs_norm on")
+        elif self.has_virtual_norm:
+            add(normalised, f"with batch_norm virtual {unchanged}", "leave batch_norm out")
         if not self.eval_every:
             why = "eval_every is 0, so nothing is evaluated before the end"
-            found["eval_episodes"] = why, "set eval_every to 1 or more"
+            add(("eval_episodes",), why, "set eval_every to 1 or more")
         if self.target_reward == NONE:
             why = "target_reward is none, so nothing is compared with it"
-            useless = ("confirm_episodes", "target_margin", "eval_share")
-            found |= dict.fromkeys(useless, (why, "name a target"))
+            add(("confirm_episodes", "target_margin", "eval_share"), why, "name a target")
+        return found
 
-        def shown(value: Any) -> str:
-            return str(value) if isinstance(value, bool) else f"{value:g}"
 
-        return {
-            name: f"{name} is {shown(getattr(self, name))}, but {why}: leave {name} out, or {fix}"
-            for name, (why, fix) in found.items()
-        }
+# What help() and editors show.
+RunConfig.__signature__ = Signature(  # type: ignore[attr-defined]
+    [
+        *(
+            Parameter(name, Parameter.KEYWORD_ONLY, default=one.default)
+            for name, one in (declared(RunConfig) | FIXED).items()
+        ),
+        Parameter("own", Parameter.VAR_KEYWORD),
+    ]
+)
 
 
 # --- names in sentences

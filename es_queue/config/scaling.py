@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from es_queue.config.run_config import FIXED, STRATEGIES, RunConfig, own_settings
 from es_queue.config.schedules import RateFactors, parse_deadlines, parse_rate_schedule
@@ -36,30 +36,25 @@ class ScaleRule:
     rate: float = 0.0
 
 
-@dataclass(frozen=True)
-class ScaleFactors:
+class ScaleFactors(NamedTuple):
     """learning_rate: its factor; speed: how many times as fast schedules of generations run"""
 
-    learning_rate: float = 1.0
-    speed: float = 1.0
+    learning_rate: float
+    speed: float
 
 
 def scale_factors(config: RunConfig) -> ScaleFactors:
-    """The factors of a config's ``scale``. Schedules run by the root of the gain that the model
-    predicts: the few runs in docs/scale.md needed more generations than it does.
+    """The factors of a config's ``scale``; a user's own strategy has only the population.
+
+    Schedules run by the root of the gain that the model predicts: the few runs in docs/scale.md
+    needed more generations than it does.
     """
-    rule = scale_rule(config)
+    rule = ScaleRule()
+    if config.scale != 1 and config.strategy in STRATEGIES:
+        kind = STRATEGIES[config.strategy]
+        rule = kind.scale_rules.get(kind.optimizer_name(config), rule)
     gain = (1 + rule.noise) / (1 + rule.noise / config.scale)
     return ScaleFactors(_power(gain, rule.rate), math.sqrt(gain))
-
-
-def scale_rule(config: RunConfig) -> ScaleRule:
-    """The rule of the configured strategy; the user's own strategy has only the population."""
-    if config.scale == 1 or config.strategy not in STRATEGIES:
-        return ScaleRule()
-    kind = STRATEGIES[config.strategy]
-    rule: ScaleRule = kind.scale_rules.get(kind.optimizer_name(config), ScaleRule())
-    return rule
 
 
 def scaled(config: RunConfig) -> RunConfig:
@@ -73,13 +68,13 @@ def scaled(config: RunConfig) -> RunConfig:
 
 def scaled_settings(config: RunConfig) -> dict[str, Any]:
     scale, speed = config.scale, scale_factors(config).speed
-    values: dict[str, Any] = {
-        name: min(
-            _enlarged(getattr(config, name), scale),
-            int((declared(RunConfig) | FIXED)[name].high or 0),
-        )
-        for name in ("population", "population_max")
-    }
+    values: dict[str, Any] = {}
+    for name, one in (declared(RunConfig) | FIXED).items():
+        if name in ("population", "population_max"):
+            before = getattr(config, name)
+            larger = int(before * scale)
+            larger -= larger % 2 if before % 2 == 0 else 0  # so that pairs stay whole
+            values[name] = min(larger, int(one.high or 0))
     values["min_steps"] = int(config.min_steps * scale)
     for name, one in own_settings("strategy", config.strategy).items():
         if one.grows:
@@ -110,18 +105,11 @@ def format_scaling(config: RunConfig) -> str:
         f"{name} {getattr(config, name)} → {value}"
         for name, value in scaled_settings(config).items()
     ]
-    rates = {
-        "learning rate": factors.learning_rate,
-        "speed of schedules": factors.speed,
-    }
-    changed += [f"{name} × {factor:.3g}" for name, factor in rates.items() if factor != 1]
+    names = ("learning rate", "speed of schedules")
+    changed += [
+        f"{name} × {factor:.3g}" for name, factor in zip(names, factors, strict=True) if factor != 1
+    ]
     return f"scale {config.scale:g}: {', '.join(changed) or 'all settings as they are'}"
-
-
-def _enlarged(count: int, scale: float) -> int:
-    """K times as many; an even number stays even, so that pairs stay whole."""
-    larger = int(count * scale)
-    return larger - (larger % 2 if count % 2 == 0 else 0)
 
 
 def _power(base: float, exponent: float) -> float:

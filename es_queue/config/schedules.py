@@ -7,6 +7,7 @@ bits are the same everywhere, unlike those of a library's ``pow``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,40 +23,15 @@ MAX_STEPS = 1000
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """The factor of a setting, per generation.
+    """factor: of a generation, at least 0; lowest: the smallest factor in the text"""
 
-    kind:  "constant", "exponential", "linear" or "piecewise"
-    rate:  exponential: factor of each generation; linear: the factor from ``last`` on
-    least: exponential: the smallest factor
-    last:  linear: the generation that reaches ``rate``, from 1 at generation 0
-    steps: piecewise: (first generation, factor), ascending; 1 before the first
-    """
-
-    kind: str
-    rate: float = 1.0
-    least: float = 0.0
-    last: int = 0
-    steps: tuple[tuple[int, float], ...] = ()
-
-    @property
-    def lowest(self) -> float:
-        """The smallest factor in the text."""
-        return min([self.rate, *(factor for _, factor in self.steps)])
-
-    def factor(self, generation: int) -> float:
-        """The factor of a generation, at least 0."""
-        if self.kind == "exponential":
-            return max(self.least, power(self.rate, generation))
-        if self.kind == "linear":
-            if generation >= self.last:
-                return self.rate
-            return 1.0 + (self.rate - 1.0) * (generation / self.last)
-        return next((factor for first, factor in reversed(self.steps) if generation >= first), 1.0)
+    factor: Callable[[int], float]
+    lowest: float
 
 
 @dataclass(frozen=True)
 class RateFactors:
-    """The factors of one generation: of the learning rate, of sigma, and of both decays."""
+    """Those of one generation; decay: of both decays"""
 
     learning_rate: float = 1.0
     sigma: float = 1.0
@@ -67,22 +43,31 @@ def parse_rate_schedule(text: str) -> RateSchedule:
     kind, _, rest = text.partition(":")
     parts = rest.split(",")
     if text == "constant":
-        return RateSchedule("constant")
+        return RateSchedule(lambda generation: 1.0, 1.0)
     if kind == "exponential" and len(parts) <= 2:
         rate, least = _parse_factor(parts[0]), _parse_factor(parts[1]) if parts[1:] else 0.0
         if 0 < rate <= 1:  # a factor that grows for ever overflows; the other forms allow growth
-            return RateSchedule("exponential", rate=rate, least=least)
-    if kind == "linear":
-        end, last = parts
-        return RateSchedule("linear", rate=_parse_factor(end), last=parse_whole(last.strip(), 1))
-    if kind == "piecewise":
-        pairs = [part.split("=") for part in parts]
-        steps = tuple(
-            (parse_whole(first.strip(), 0), _parse_factor(factor)) for first, factor in pairs
+            return RateSchedule(lambda generation: max(least, power(rate, generation)), rate)
+    if kind == "linear":  # from 1 at generation 0
+        text, number = parts
+        end, last = _parse_factor(text), parse_whole(number.strip(), 1)
+        return RateSchedule(
+            lambda generation: (
+                end if generation >= last else 1.0 + (end - 1.0) * (generation / last)
+            ),
+            end,
         )
+    if kind == "piecewise":  # 1 before the first step
+        pairs = [part.split("=") for part in parts]
+        steps = [(parse_whole(first.strip(), 0), _parse_factor(factor)) for first, factor in pairs]
         firsts = [first for first, _ in steps]
         if len(steps) <= MAX_STEPS and sorted(set(firsts)) == firsts:
-            return RateSchedule("piecewise", steps=steps)
+            return RateSchedule(
+                lambda generation: next(
+                    (factor for first, factor in reversed(steps) if generation >= first), 1.0
+                ),
+                min([1.0, *(factor for _, factor in steps)]),
+            )
     raise ValueError
 
 
@@ -97,9 +82,7 @@ MAX_DEADLINES = 100
 
 @dataclass(frozen=True)
 class Deadline:
-    """After ``steps`` counted training steps, an evaluation must have had a mean of at least
-    ``least``.
-    """
+    """After ``steps`` counted training steps, the best evaluation must be ``least`` or more."""
 
     steps: float
     least: float

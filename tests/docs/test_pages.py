@@ -113,6 +113,18 @@ def test_flags_keys_and_exit_codes_are_those_of_the_code() -> None:
         )
 
 
+def test_each_option_of_the_everyday_help_has_a_line_that_says_when_to_use_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_command_line(["--help"])
+    shown = re.findall(r"^  (?:-h.*)?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)
+    page = (REFERENCE / "flags.md").read_text("utf-8")
+    lines = page.partition("## When to use")[2].partition("\n## ")[0]
+    assert len(shown) > 15
+    assert sorted(shown) == sorted(re.findall(r"^\| `(--[a-z-]+)` \| \S", lines, re.MULTILINE))
+
+
 def test_a_real_record_has_exactly_the_fields_that_the_page_tells() -> None:
     records = run_ring(quick_config(generations=3, eval_every=1, target_reward="none"))[1].records
     always, learnt = fields_of_tables("metrics.md")
