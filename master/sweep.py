@@ -334,9 +334,9 @@ class Study:
                 f"{sanitize(config.problem)}, {config.strategy} with a {config.policy_name} policy,"
                 f" population {scaled(config).population}, {format_count(len(self.seeds), 'seed')}"
             )
-            head = {"event": "study", "run": self.run, "state": self.state}
-            head |= {"seeds": [seed.seed for seed in self.seeds]}
-            self.emit({**head, **about}, *format_labelled(f"study {self.run}", what, about))
+            numbers = [seed.seed for seed in self.seeds]
+            event = {"event": "study", "run": self.run, "state": self.state, "seeds": numbers}
+            self.emit(event | about, *format_labelled(f"study {self.run}", what, about))
         for text in self.notes:
             self.note(text)
         self.is_begun = True

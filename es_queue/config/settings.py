@@ -125,7 +125,8 @@ class Setting:
         number = value
         if isinstance(like, int) and isinstance(value, float) and abs(value) <= EXACT_FLOAT:
             number = int(value) if value.is_integer() else value
-        low = -math.inf if self.low is None or number == self.low else self.least
+        least = self.least
+        low = -math.inf if least is None or number == self.low else least
         try:
             if (
                 not isinstance(number, bool)

@@ -91,13 +91,7 @@ class _MasterParser(CommandParser):
         return self._actions
 
     def format_everyday_help(self) -> str:
-        formatter = self._get_formatter()
-        formatter.add_usage(self.usage, [], [])
-        formatter.add_text(self.description)
-        for title, names in EVERYDAY.items():
-            self._add_section(formatter, title, names)
-        formatter.add_text(OWN_HELP)
-        return formatter.format_help()
+        return self._format(self.usage or "", self.description or "", EVERYDAY, OWN_HELP)
 
     def format_help_of(self, topic: str) -> str:
         """What a strategy, policy, schedule or problem adds to the options of every run. Raises
@@ -111,36 +105,23 @@ class _MasterParser(CommandParser):
         chosen = f"--env ID --{part} {topic}"
         if part == "problem":
             chosen = "--objective MODULE:FUNCTION" if topic == "objective" else "--env ID"
-        formatter = self._get_formatter()
-        formatter.add_usage(f"es-master {chosen} [options]", [], [])
-        self._add_section(formatter, f"what {topic} adds", tuple(own_settings(part, topic)))
-        return formatter.format_help()
+        section = {f"what {topic} adds": tuple(own_settings(part, topic))}
+        return self._format(f"es-master {chosen} [options]", "", section, "")
 
-    def format_help(self) -> str:
-        """All options of every run, and a line for each strategy and policy."""
-        groups, self._action_groups = (
-            self._action_groups,
-            [group for group in self._action_groups if group.title != OWN],
-        )
-        try:
-            text = super().format_help()
-        finally:
-            self._action_groups = groups
-        own = {name: own_settings("strategy", name) for name in STRATEGIES}
-        own |= {name: own_settings("policy", name) for name in POLICIES}
-        lines = [
-            f"  --help {name:<18} {len(settings)} option{'s' * (len(settings) > 1)}"
-            for name, settings in own.items()
-        ]
-        return text.replace(EPILOG, "\n".join([OWN_HELP, *lines, "", EPILOG]))
-
-    def _add_section(
-        self, formatter: argparse.HelpFormatter, title: str, names: Sequence[str]
-    ) -> None:
+    def _format(
+        self, usage: str, above: str, sections: Mapping[str, Sequence[str]], below: str
+    ) -> str:
+        """Help with the options of these names in sections."""
         named = {action.dest: action for action in reversed(self.actions)}
-        formatter.start_section(title)
-        formatter.add_arguments(named[name] for name in names)
-        formatter.end_section()
+        formatter = self._get_formatter()
+        formatter.add_usage(usage, [], [])
+        formatter.add_text(above)
+        for title, names in sections.items():
+            formatter.start_section(title)
+            formatter.add_arguments(named[name] for name in names)
+            formatter.end_section()
+        formatter.add_text(below)
+        return formatter.format_help()
 
 
 class _Help(argparse.Action):
@@ -156,12 +137,20 @@ class _Help(argparse.Action):
 
 def make_parser(own: Mapping[str, Setting] | None = None) -> _MasterParser:
     """Its namespace has only the options that were given. own: settings of the user's strategy"""
+    adders = {
+        name: len(own_settings(part, name))
+        for part in ("strategy", "policy")
+        for name in PARTS[part]
+    }
+    lines = [
+        f"  --help {name:<18} {count} option{'s' * (count > 1)}" for name, count in adders.items()
+    ]
     parser = _MasterParser(
         "es-master",
         DESCRIPTION,
         "--help-all",
         usage="es-master --env ID [options]",
-        epilog=EPILOG,
+        epilog="\n".join([OWN_HELP, *lines, "", EPILOG]),
         argument_default=argparse.SUPPRESS,
         formatter_class=lambda prog: _MasterHelpFormatter(prog, max_help_position=30),
         add_help=False,
@@ -175,6 +164,7 @@ def make_parser(own: Mapping[str, Setting] | None = None) -> _MasterParser:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_setting(groups[title], one)
+    parser._action_groups.remove(groups[OWN])  # only --help NAME shows it
     return parser
 
 

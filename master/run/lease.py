@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 import secrets
@@ -129,58 +130,37 @@ class LeaseRenewal(threading.Thread):
             self.join(seconds)
 
 
-class Standby:
-    """Polls the lease once per renewal. ``is_interrupted``: whether a person asked to stop."""
+def wait_for_free_run(
+    channel: MasterStore, clocks: Clocks, is_interrupted: Callable[[], bool]
+) -> bool:
+    """Poll the lease once per renewal. True if the run needs a master and has none; False if it has
+    ended, or if a person asked to stop.
 
-    def __init__(
-        self,
-        channel: MasterStore,
-        clocks: Clocks,
-        is_interrupted: Callable[[], bool],
-    ) -> None:
-        self._channel, self._clocks, self._is_interrupted = channel, clocks, is_interrupted
-        self._holder, self._left = "", 0.0
-        self._free_since: float | None = None
-        # (outages so far, whether Redis has lost the run): as it was when the lease was
-        # last renewed, and now
-        self._state_when_renewed = self._current_state = (channel.outages, False)
-
-    def wait(self) -> bool:
-        """True if the run needs a master and has none; False if it has ended, or a person asked to
-        stop.
-
-        A lease that lapsed during an outage, or was lost with the whole run, proves nothing: its
-        holder gets a whole lease to renew it (rule 7).
-        """
-        while not self._is_interrupted():
-            state = self._channel.progress_field("state")
-            if state is not None and state not in ACTIVE_STATES:
-                TERMINAL.info(f"run {self._channel.run} is {state}: there is nothing to take over")
-                return False
-            if self._is_lapsed(time.monotonic(), lost=state is None):
-                return True
-            time.sleep(self._clocks.renew)
-        return False
-
-    def _is_lapsed(self, now: float, lost: bool) -> bool:
-        holder, left = self._channel.lease_holder()
-        if holder is not None:
-            self._update_holder(holder, left)
+    A lease that lapsed during an outage, or was lost with the whole run, proves nothing: its
+    holder gets a whole lease to renew it (rule 7).
+    """
+    holder, left, free_since = "", 0.0, math.inf
+    # (outages so far, whether Redis has lost the run): as it was when the lease was last renewed,
+    # and now
+    renewed = current = (channel.outages, False)
+    while not is_interrupted():
+        state, now = channel.progress_field("state"), time.monotonic()
+        if state is not None and state not in ACTIVE_STATES:
+            TERMINAL.info(f"run {channel.run} is {state}: there is nothing to take over")
             return False
-        observed = (self._channel.outages, lost)
-        if self._free_since is None or observed != self._current_state:
-            self._free_since, self._current_state = now, observed
-        patience = (
-            self._clocks.renew
-            if observed == self._state_when_renewed
-            else self._clocks.lease + self._clocks.renew
-        )
-        return now - self._free_since >= patience
-
-    def _update_holder(self, holder: str, left: float) -> None:
-        if holder != self._holder:
-            self._holder = holder
-            TERMINAL.info(f"standing by: {format_host(holder)} leads run {self._channel.run}")
-        elif left > self._left:
-            self._state_when_renewed = (self._channel.outages, False)
-        self._left, self._free_since = left, None
+        leader, remaining = channel.lease_holder()
+        if leader is None:
+            observed = (channel.outages, state is None)
+            if free_since == math.inf or observed != current:
+                free_since, current = now, observed
+            patience = clocks.renew if observed == renewed else clocks.lease + clocks.renew
+            if now - free_since >= patience:
+                return True
+        else:
+            if leader != holder:
+                TERMINAL.info(f"standing by: {format_host(leader)} leads run {channel.run}")
+            elif remaining > left:
+                renewed = (channel.outages, False)
+            holder, left, free_since = leader, remaining, math.inf
+        time.sleep(clocks.renew)
+    return False

@@ -79,7 +79,13 @@ from master.run.launch import (
     prepare_folder,
     remove_new_folder,
 )
-from master.run.lease import LeaseRenewal, Standby, holder_name, take_lease, validate_lease_free
+from master.run.lease import (
+    LeaseRenewal,
+    holder_name,
+    take_lease,
+    validate_lease_free,
+    wait_for_free_run,
+)
 from master.run.manifest import write_manifest
 from master.run.open_seats import Seats
 from master.run.setup import Setup, new_run_notes, prepare_run, validate_action_bound
@@ -332,17 +338,16 @@ class Session:
         """Become the run's master. A standby waits for a run without one: the first of several gets
         it. Returns False if that run has ended.
         """
-        store, clocks, launch = self._store, self._clocks, self._launch
-        standby = Standby(store, clocks, self._is_interrupted) if launch.standby else None
-        wait = launch.resume is not None and standby is None
-        while standby is None or standby.wait():
+        store, clocks, is_standby = self._store, self._clocks, self._launch.standby
+        wait = self._launch.resume is not None and not is_standby
+        while not is_standby or wait_for_free_run(store, clocks, self._is_interrupted):
             try:
                 self._token = take_lease(store, self._holder, clocks, wait=wait, floor=floor)
                 self._lock_folder()
                 self._lock.write()
                 return True
             except RunBusyError:
-                if standby is None:
+                if not is_standby:
                     raise
         return False
 
