@@ -17,6 +17,7 @@ from es_queue.credentials import redact_address
 from es_queue.errors import UsageError
 from es_queue.text import format_suggestion
 
+#: A word that is a value, though it begins with a dash.
 NEGATIVE = re.compile(r"-(\.?[0-9]|inf|nan)", re.IGNORECASE)
 
 
@@ -33,10 +34,12 @@ class CommandParser(argparse.ArgumentParser):
         more = {"formatter_class": argparse.RawDescriptionHelpFormatter, **more}
         super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
         self.advice = f"{prog} {advice} lists all options"
+        # argparse knows -1, but not -1e3.
+        self._negative_number_matcher = NEGATIVE
 
     def parse_words(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """Raises UsageError for the first unknown flag, without its value, or unknown word."""
-        given, unknown = self.parse_known_args(self._join_negative_numbers(argv))
+        given, unknown = self.parse_known_args(argv)
         words = [word for word in unknown if word != "--"]
         actions = self._option_string_actions.items()
         shown = [flag for flag, action in actions if action.help != argparse.SUPPRESS]
@@ -55,17 +58,6 @@ class CommandParser(argparse.ArgumentParser):
                 f"the command line has {label} without a flag before it; {self.advice}"
             )
         return given
-
-    def _join_negative_numbers(self, argv: Sequence[str] | None) -> list[str]:
-        """``--reward-floor=-1e3`` as one word, because argparse reads -1e3 as a flag."""
-        joined_words: list[str] = []
-        for word in sys.argv[1:] if argv is None else argv:
-            is_negative = NEGATIVE.match(word) is not None
-            if is_negative and joined_words and joined_words[-1] in self._option_string_actions:
-                joined_words[-1] += f"={word}"
-            else:
-                joined_words.append(word)
-        return joined_words
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """As argparse, but quiet if nobody reads the help."""

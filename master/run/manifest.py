@@ -89,16 +89,14 @@ def package_versions(config: RunConfig) -> dict[str, str]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """The host's name, system, processor, usable cores, and memory in GiB."""
     memory = None
     with suppress(OSError, ValueError, AttributeError):
         memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "host": platform.node(),
         "system": platform.platform(),
         "cpu": host.cpu_model(),
-        "cores": cores,
+        "cores": host.default_workers(),
         "memory_gib": memory,
     }
 

@@ -37,6 +37,7 @@ from es_queue.user_code import ALLOW, INSTALLED
 from master.display.notes import TERMINAL
 from master.processes import Child, ProcessGroup, module_command
 from master.run.launch import Launch
+from master.services.leader import public_url
 from master.services.private_server import PrivateServer
 from master.services.redis_url import format_warning, is_same_terminal, network_warnings
 from master.services.tcp_access import join_instructions, resolve_listen_address
@@ -133,8 +134,7 @@ class LocalServices:
         """Report what ended, and start it again; returns whether anything had. Raises RedisError if
         the server cannot be started.
         """
-        news = [] if self.server is None else self.server.watch()
-        news += [] if self._workers is None else self._workers.watch()
+        news = [text for part in (self.server, self._workers) if part for text in part.watch()]
         for text in news:
             LOGGER.warning(text)
         return bool(news)
@@ -195,7 +195,8 @@ def start_lines(
     modules:       those of the run's own code that a worker must allow by name
     password_file: file with the password of a named Redis, as the command line names it
     """
-    allowed, queue_name = allowance(modules), "" if queue == "default" else f" {queue}"
+    allowed = f"{ALLOW}={','.join((INSTALLED, *modules))} " if modules else ""
+    queue_name = "" if queue == "default" else f" {queue}"
     if server is not None:
         return {
             "watch": f"{format_command('es-status')} {run.word}",
@@ -230,15 +231,10 @@ def url_without_password(url: str, password_file: str | None) -> str:
     """Empty if the password is in no file."""
     if not password_path(password_file) or password_of(url) is None or "?" in url:
         return ""
-    return redacted_url(url).replace(":***@", "@", 1).replace("//@", "//")
+    return public_url(url)
 
 
 def password_path(password_file: str | None) -> str:
     """The absolute path that the command line or the environment names, or nothing."""
     file = password_file or os.environ.get(PASSWORD_FILE)
     return str(Path(file).absolute()) if file else ""
-
-
-def allowance(modules: Sequence[str]) -> str:
-    """The variable that allows a run's own code on a worker, or nothing."""
-    return f"{ALLOW}={','.join((INSTALLED, *modules))} " if modules else ""

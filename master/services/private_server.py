@@ -83,6 +83,9 @@ class PrivateServer:
     ) -> None:
         self.folder = folder.absolute()
         self.binary, self._listen, self._queue = binary, listen, queue
+        self._settings_file = self.folder / "redis.conf"
+        #: Of a folder with a long name: it says where the socket is.
+        self._socket_pointer = self.folder / "redis.sock.path"
         self._group: ProcessGroup | None = None
         log = self.folder / "redis.log"
         self._child = Child("the private server", self._command, log, backoff=BACKOFF_SECONDS)
@@ -133,7 +136,7 @@ class PrivateServer:
         """
         self._prepare_folder()
         deadline = time.monotonic() + START_SECONDS
-        while not self._take_lock():
+        while (lock := try_lock(self.folder / "owner.lock")) is None:
             if self.is_alive():
                 return
             if time.monotonic() > deadline:
@@ -142,6 +145,7 @@ class PrivateServer:
                     f"{self.folder} and end that es-master"
                 )
             time.sleep(POLL_SECONDS)
+        self._lock = lock
         self._prepare_folder()  # the former owner has removed the socket's folder as its last act
         deadline = time.monotonic() + REMAINS_SECONDS
         while self.running_url is not None:
@@ -207,23 +211,15 @@ class PrivateServer:
                 len(os.fsencode(self.folder / "redis.sock")) > LONGEST_SOCKET_PATH
                 and not self._short_folder()
             ):
-                # The same each time, for clients outlive a server; another user may have taken the
-                # name.
+                # The same each time, because clients outlive a server.
                 short = Path(tempfile.gettempdir()) / f"{self._short_prefix()}{os.geteuid()}"
-                short = (
-                    short
-                    if is_private(short)
-                    else Path(tempfile.mkdtemp(prefix=self._short_prefix()))
-                )
+                if not is_private(short):  # another user may have taken the name
+                    short = Path(tempfile.mkdtemp(prefix=self._short_prefix()))
                 self._socket_pointer.write_text(str(short / "redis.sock"))
         except OSError as error:
             raise RedisError(
                 f"the private server cannot use {self.folder}: {error.strerror or error}"
             ) from error
-
-    @property
-    def _socket_pointer(self) -> Path:
-        return self.folder / "redis.sock.path"
 
     @property
     def socket_path(self) -> Path:
@@ -253,18 +249,9 @@ class PrivateServer:
 
     # --- the process
 
-    def _take_lock(self) -> bool:
-        if self._lock is None:
-            self._lock = try_lock(self.folder / "owner.lock")
-        return self._lock is not None
-
     def _command(self) -> list[str]:
         self._write_settings()
         return [self.binary or server_binary(), str(self._settings_file)]
-
-    @property
-    def _settings_file(self) -> Path:
-        return self.folder / "redis.conf"
 
     def _write_settings(self) -> None:
         """In a file: every user of the host can read a command line."""
@@ -330,11 +317,5 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def quote_setting(value: str) -> str:
-    return (
-        '"'
-        + "".join(
-            f"\\{letter}" if letter in '"\\' else "\\n" if letter == "\n" else letter
-            for letter in value
-        )
-        + '"'
-    )
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -17,6 +17,7 @@ from shlex import quote
 from urllib.parse import urlsplit
 
 from es_queue.acl import WORKER
+from es_queue.config.settings import short
 from es_queue.errors import RedisError, UsageError
 from es_queue.files import read_file
 from es_queue.private_files import (
@@ -61,9 +62,8 @@ def parse_address(text: str, name: str = "listen") -> Address:
     match = ADDRESS.fullmatch(text)
     port = int(match["port"] or 0) if match else 0
     if match is None or (match["port"] and not 0 < port <= MOST_PORT) or not _is_host(match):
-        label = repr(text) if len(text) <= 80 else repr(text[:80]) + "..."
         raise UsageError(
-            f"{name} is {label}: use HOST:PORT, HOST or :PORT, with a port from 1 to "
+            f"{name} is {short(text)}: use HOST:PORT, HOST or :PORT, with a port from 1 to "
             f"{MOST_PORT} and an IPv6 address in brackets"
         )
     return Address(match["six"] or match["name"] or "", port)
@@ -89,18 +89,12 @@ def resolve_listen_address(text: str, folder: Path) -> Address:
     ``folder`` is the server's. Raises UsageError, and RedisError for a host that is not this
     machine's.
     """
-    requested = parse_address(text)
-    former = _former_address(folder)
+    requested, former = parse_address(text), Address("", 0)
+    with suppress(OSError, ValueError, UsageError):
+        stored = parse_address(read_file(folder / "listen", MOST_BYTES).decode().strip())
+        former = stored if stored.host and stored.port else former
     host = requested.host or (former.host if not requested.port else "") or ALL_ADDRESSES
     return Address(host, requested.port or former.port or find_bindable_port(Address(host, 0)))
-
-
-def _former_address(folder: Path) -> Address:
-    with suppress(OSError, ValueError, UsageError):
-        address = parse_address(read_file(folder / "listen", MOST_BYTES).decode().strip())
-        if address.host and address.port:
-            return address
-    return Address("", 0)
 
 
 def find_bindable_port(address: Address) -> int:

@@ -153,12 +153,12 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (
         ("--attach", "live", "--set", "l2=high"),
         2,
-        "l2 is 'high' in the command line: use a finite number",
+        "l2 is 'high' in --set: use a finite number",
     ),
     (
         ("--attach", "live", "--set", "population=8"),
         2,
-        "population cannot change during a run, but the command line sets it: set only ",
+        "population cannot change during a run, but --set sets it: set only ",
     ),
     (
         ("--attach", "live", "--set", "max_speed=1"),
@@ -168,7 +168,7 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (
         ("--attach", "live", "--set", "sigam=1"),
         2,
-        "'sigam' in the command line is no setting: did you mean sigma?",
+        "'sigam' in --set is no setting: did you mean sigma?",
     ),
     (
         ("--attach", "live", "--set", "sigma_schedule=linear:0,3"),
@@ -180,11 +180,11 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (("--purge", "live", "--yes"), 4, "run live is live"),
     (("--stop", "live", "--pause", "live"), 2, "give only one of them"),
     (("--stop", "live", "--env", "X-v0"), 2, "trains nothing, so leave --env out"),
-    (("--set", "sigma=1"), 2, "--set without --attach RUN"),
+    (("--set", "sigma=1"), 2, "--set is given without --attach RUN"),
     (
         ("--attach", "live", "--set", "sigma=1", "--at", "90000000000"),
         2,
-        "at is '90000000000' in the command line",
+        "--at is '90000000000': use a whole number from 0 to",
     ),
 ]
 
