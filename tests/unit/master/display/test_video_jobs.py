@@ -98,9 +98,7 @@ def test_a_film_that_fails_is_said_once_and_ends_the_filming(
 
 def test_the_flag_takes_a_number_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_command_line(["--env", "CartPole-v1", "--video-every", "50"])[1].video_every == 50
-    with pytest.raises(
-        UsageError, match="--video-every is 'x': use a whole number"
-    ):
+    with pytest.raises(UsageError, match="--video-every is 'x': use a whole number"):
         parse_command_line(["--env", "CartPole-v1", "--video-every", "x"])
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     validate_video_support(0)
