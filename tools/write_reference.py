@@ -46,8 +46,8 @@ GROUPS = {
 WHEN = {
     "env": "to train in a Gymnasium environment; many runs need only this option",
     "objective": "to maximise your own function; with ask, another program scores the vectors",
-    "policy": "if a linear policy is too weak: mlp for numbers, nature for images, gru or lstm if one"
-    " observation does not show the whole state",
+    "policy": "if a linear policy is too weak: mlp for numbers, nature for images, gru or lstm if"
+    " one observation does not show the whole state",
     "seed": "to repeat a run, or to compare two settings with the same randomness",
     "strategy": "to compare algorithms, or if the choice of auto does not learn",
     "population": "to use more workers, or if the returns of one policy differ much; a smaller one "
