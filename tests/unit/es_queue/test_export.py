@@ -263,32 +263,3 @@ def test_a_policy_of_your_own_is_exported_only_to_npz() -> None:
     with pytest.raises(UsageError, match=r"cannot be exported to ONNX or torch: use FILE\.npz"):
         export_bytes(".onnx", saved, arrays, meta)
     assert export_bytes(".npz", saved, arrays, meta)
-
-
-@each_case(("ending", "package"), [(".onnx", "onnxscript"), (".onnx", "torch"), (".pt2", "torch")])
-def test_a_package_that_is_not_installed_is_named(
-    ending: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, package, None)
-    extra = "onnx" if ending == ".onnx" else "torch"
-    with pytest.raises(UsageError, match=rf"pip install 'es-queue\[{extra}\]'"):
-        export_bytes(ending, *saved_policy({}, ACTIONS["box"]))
-
-
-@each_case(
-    ("env", "hint"),
-    [
-        ("my_file:Own", "; es-play --trust plays it, in a folder that holds my_file"),
-        ("CartPole-v1", "; es-play plays it"),
-    ],
-)
-def test_an_export_that_names_the_users_code_is_played_only_with_trust(
-    env: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, arrays, meta = saved_policy({}, ACTIONS["box"])
-    meta = {**meta, "config": {**meta["config"], "env": env}}
-    (tmp_path / "one.npz").write_bytes(
-        export_bytes(".npz", saved_policy({}, ACTIONS["box"])[0], arrays, meta)
-    )
-    assert main([str(tmp_path / "one.npz"), "--trust", "--export", str(tmp_path / "two.npz")]) == 0
-    assert capsys.readouterr().out.rstrip().endswith(hint)

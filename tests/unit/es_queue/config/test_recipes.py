@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import es_queue.config.recipes
@@ -21,7 +20,6 @@ from es_queue.config.recipes import (
 )
 from es_queue.config.run_config import RunConfig, every_setting, users_of
 from es_queue.errors import UsageError
-from es_queue.strategies import make_strategy
 from tests.cases import each_case
 
 FILES = sorted(Path(es_queue.config.recipes.__file__).parent.glob("*.toml"))
@@ -60,16 +58,6 @@ def test_an_environment_without_a_recipe_gets_nothing(env: str) -> None:
 
 
 @each_case("name", recipe_names())
-def test_a_named_recipe_is_a_configuration_that_stands(name: str) -> None:
-    config = RunConfig.of({"env": "X-v0", **named_recipe(name)}, name)
-    shown = {
-        one: list(value) if isinstance(value := getattr(config, one), tuple) else value
-        for one in named_recipe(name)
-    }
-    assert shown == named_recipe(name)
-
-
-@each_case("name", recipe_names())
 @each_case("env", ENVIRONMENTS)
 def test_a_named_recipe_takes_nothing_of_the_search_from_the_environments_own(
     name: str, env: str
@@ -82,23 +70,6 @@ def test_a_named_recipe_takes_nothing_of_the_search_from_the_environments_own(
     }
     left = recipe_values({"env": env, **named}, named.keys()).keys()
     assert not left & (search | {"restart_deadlines", "step_limit"})
-
-
-def test_the_presets_of_ars_differ_in_statistics_and_directions_alone() -> None:
-    v1, v2, v1t, v2t = (named_recipe(name) for name in ("ars-v1", "ars-v2", "ars-v1-t", "ars-v2-t"))
-    assert (v1["population"], v1["learning_rate"], v1["sigma"]) == (64, 0.02, 0.03)
-    assert {**v1, "top": 4} == v1t and {**v2, "top": 4} == v2t
-    assert not v1["obs_norm"] and v2["obs_norm"] and v2["obs_clip"] == 0 and v2["obs_sample"] == 1
-
-
-@each_case("name", [name for name in recipe_names() if name.startswith("pgpe")])
-def test_the_presets_of_pgpe_keep_the_papers_ratios(name: str) -> None:
-    config = RunConfig.of({"env": "X-v0", **named_recipe(name)}, name)
-    assert config.learning_rate == pytest.approx(0.75 * config.max_speed)
-    strategy = make_strategy(config, 400)
-    assert strategy.sigma(strategy.start(np.zeros(400, np.float32))) * 20 == pytest.approx(
-        15 * config.max_speed
-    )
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:

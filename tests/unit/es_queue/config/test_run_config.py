@@ -129,67 +129,32 @@ def test_any_plain_value_gives_a_configuration_or_one_sentence(name: str, value:
 
 
 BAD_VALUES: list[Any] = [
-    ("env", 3),
     ("env", "X\x1b[31m"),
     ("seed", -2),
-    ("seed", 2**63),
-    ("seed", 1e18),
     ("seed", True),
-    ("seed", None),
     ("backend", "fast"),
-    ("backend", ["lean"]),
-    ("policy", "conv"),
-    ("hidden", []),
-    ("hidden", ""),
     ("hidden", "64,x"),
     ("hidden", [64, 0]),
-    ("hidden", [64, True]),
-    ("hidden", [64.5]),
     ("hidden", 64),
-    ("cells", ""),
-    ("cells", "8,0"),
     ("wrapper", ["no_colon"]),
-    ("wrapper", [3]),
-    ("wrapper", ["a:b c"]),
-    ("obs_norm", 2),
     ("obs_norm", "true"),
     ("obs_sample", 1.01),
-    ("population", 1),
     ("population", 64.5),
-    ("population", "64"),
     ("population", 1_000_002),
-    ("population", float("inf")),
     ("population", 10**5000),
-    ("sigma", -0.1),
     ("sigma", float("nan")),
-    ("sigma", float("inf")),
     ("sigma", "0.1"),
-    ("sigma", True),
-    ("sigma", 10**400),
-    ("momentum", 1.0),
     ("shaping", "rank"),
     ("step_limit", 0),
-    ("step_limit", "adaptive:1"),
-    ("step_limit", True),
     ("reward_floor", "nan"),
-    ("reward_floor", True),
-    ("fitness_cap", "high"),
     ("patience", "200"),
-    ("patience", 200),
-    ("stall", "2:0:50"),
     ("target_reward", "high"),
-    ("wall_limit", 0),
     ("max_seconds", -1),
     ("env_arg", 3),
-    ("env_arg", ["size"]),
     ("env_arg", ["=3"]),
-    ("env_arg", ["a b=3"]),
     ("env_arg", {"size": [3]}),
-    ("env_arg", {"size": float("inf")}),
-    ("env_arg", ["size=1e999"]),
     ("env_arg", {"size": 2**64}),
     ("env_arg", ["size=1", "size=2"]),
-    ("env_arg", [["size"]]),
 ]
 
 
@@ -215,14 +180,6 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         "population is 7, but pgpe samples mirrored pairs: use an even number",
     ),
     (
-        {"population": 7, "strategy": "ars"},
-        "population is 7, but ars samples mirrored pairs: use an even number",
-    ),
-    (
-        {"population_max": 129, "min_steps": 9, "strategy": "pgpe"},
-        "population_max is 129, but pgpe samples mirrored pairs: use an even number",
-    ),
-    (
         {"population_max": 62, "min_steps": 9},
         "population_max is 62, but that is below the population of 64: use 64 or more, or auto",
     ),
@@ -235,10 +192,6 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         "top is 33, but a population of 64 has 32 pairs: use at most 32",
     ),
     (
-        {"strategy": "pgpe", "top": 3},
-        "top is 3, but the strategy pgpe does not use it: leave it out, or use the strategy ars",
-    ),
-    (
         {"strategy": "ars", "shaping": "sign"},
         (
             "shaping is sign, but the strategy ars does not use it: leave it out, or use the "
@@ -246,60 +199,14 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
-        {"strategy": "pgpe", "l2": 0.1},
-        (
-            "l2 is 0.1, but the strategy pgpe does not use it: leave it out, or use the "
-            "strategy novelty or openai_es"
-        ),
-    ),
-    (
-        {"strategy": "ars", "sigma_learning_rate": 0.2},
-        (
-            "sigma_learning_rate is 0.2, but the strategy ars does not use it: leave it out, "
-            f"or use the strategy {users('sigma_learning_rate')}"
-        ),
-    ),
-    (
         {"sigma_learning_rate": -0.5},
         "sigma_learning_rate is -0.5 in the test: use a finite number of 0 or more, or auto",
-    ),
-    (
-        {"strategy": "snes", "env_seeds": "pair"},
-        "env_seeds is pair, but snes samples no pairs: use generation or slot",
-    ),
-    (
-        {"strategy": "random_search", "weight_decay": 0.1},
-        (
-            "weight_decay is 0.1, but the strategy random_search does not use it: leave it "
-            f"out, or use the strategy {users('weight_decay')}"
-        ),
-    ),
-    (
-        {"strategy": "pgpe", "candidates": 3},
-        (
-            "candidates is 3, but the strategy pgpe does not use it: leave it out, or use the "
-            "strategy ga or random_search"
-        ),
-    ),
-    (
-        {"strategy": "openai_es", "sigma_max_change": 0.3},
-        (
-            "sigma_max_change is 0.3, but the strategy openai_es does not use it: leave it "
-            "out, or use the strategy pgpe"
-        ),
     ),
     (
         {"hidden": [32]},
         (
             "hidden is 32, but the policy linear does not use it: leave it out, or use the "
             "policy gru, lstm, mlp or rnn"
-        ),
-    ),
-    (
-        {"activation": "relu"},
-        (
-            "activation is relu, but the policy linear does not use it: leave it out, or use "
-            "the policy mlp"
         ),
     ),
     (
@@ -310,36 +217,8 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
-        {"max_speed": 0.1, "strategy": "openai_es"},
-        (
-            "max_speed is 0.1, but the strategy openai_es does not use it: leave it out, or "
-            "use the strategy pgpe"
-        ),
-    ),
-    (
-        {"momentum": 0.5, "strategy": "openai_es"},
-        (
-            "momentum is 0.5, but the optimizer adam does not use it: leave it out, or use the "
-            "optimizer sgd"
-        ),
-    ),
-    (
-        {"momentum": 0.5, "strategy": "ars"},
-        (
-            "momentum is 0.5, but the strategy ars does not use it: leave it out, or use the "
-            "strategy novelty, openai_es or pgpe"
-        ),
-    ),
-    (
         {"optimizer": "clipup", "strategy": "openai_es"},
         "optimizer is clipup, but openai_es does not take it: use auto, adam or sgd",
-    ),
-    (
-        {"optimizer": "adam", "strategy": "ars"},
-        (
-            "optimizer is adam, but the strategy ars does not use it: leave it out, or use the "
-            "strategy novelty, openai_es or pgpe"
-        ),
     ),
     (
         {"eval_every": 0, "target_reward": "300"},
@@ -379,23 +258,6 @@ def test_settings_that_do_not_fit_together_are_refused_with_the_fix(
 
 
 @each_case(
-    "values",
-    [
-        {"min_steps": 9, "population_max": 128},
-        {"strategy": "ars", "top": 32},
-        {"strategy": "openai_es", "optimizer": "sgd", "momentum": 0.5, "l2": 0.01},
-        {"max_speed": 0.1, "momentum": 0.5},
-        {"policy": "mlp", "hidden": [32], "activation": "relu"},
-        {"strategy": "snes", "population": 7},
-        {"strategy": "random_search", "population": 7, "candidates": 3, "elite_episodes": 5},
-        {"eval_every": 0, "target_reward": "none"},
-    ],
-)
-def test_settings_that_fit_together_pass(values: dict[str, Any]) -> None:
-    assert configured(**values).env == "X-v0"
-
-
-@each_case(
     ("name", "value", "plain"),
     [
         ("seed", np.int64(3), 3),
@@ -415,24 +277,6 @@ def test_a_value_that_equals_a_valid_one_is_taken(name: str, value: Any, plain: 
 
 def mine() -> None:
     """A user's own."""
-
-
-@each_case(
-    ("values", "sentence"),
-    [
-        ({"population": -3}, "population is -3 in RunConfig: use a whole number from 2 to 1000000"),
-        (
-            {"strategy": "pgpe", "linear_share": 0.5},
-            "linear_share is 0.5, but the strategy pgpe does not use it: leave it out, or use the "
-            "strategy snes",
-        ),
-        ({"lr": 0.1}, "RunConfig has the unknown option 'lr'; use learning_rate"),
-    ],
-)
-def test_a_config_is_checked_when_it_is_made(values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        RunConfig(**values)
-    assert str(caught.value) == sentence
 
 
 def test_a_function_is_refused_with_the_text_that_names_it() -> None:

@@ -12,12 +12,11 @@ from es_queue.config.run_config import STRATEGIES
 from es_queue.config.scaling import rate_factors, scale_factors, scaled
 from es_queue.errors import UsageError
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.strategies import make_strategy
 from master.loop.config_timeline import ConfigTimeline, schedule_clock
 from master.loop.state import Change
 from master.run.setup import prepare_run
 from tests.cases import each_case
-from tests.memory import NOISE, quick_config, run_ring
+from tests.memory import NOISE, quick_config
 from tests.parts import config_of
 from tests.tiny import QUAD
 
@@ -30,14 +29,6 @@ RUN: dict[str, Any] = {
     "eval_every": 0,
     "final_episodes": 0,
 }
-
-
-@each_case("strategy", list(STRATEGIES))
-def test_every_strategy_has_as_many_more_individuals(strategy: str) -> None:
-    config = config_of(strategy=strategy, scale=4.0, population=16)
-    made = make_strategy(config, 6)
-    assert (made.config.population, made.config.scale) == (64, 1.0)
-    assert scaled(config).population == 64
 
 
 @each_case(
@@ -93,28 +84,6 @@ def test_a_scale_that_no_population_can_have_is_refused() -> None:
 
 
 # --- in a run
-
-
-def test_a_run_has_one_digest_for_any_number_of_workers_at_each_scale() -> None:
-    digests = [
-        {run_ring(quick_config(**RUN, scale=scale), count)[0].digest for count in (1, 2, 5)}
-        for scale in (1.0, 2.5, 4.0, 16.0)
-    ]
-    assert [len(found) for found in digests] == [1] * 4
-    assert len(set.union(*digests)) == 4, "the digest depends on the scale"
-
-
-def test_a_scale_set_during_a_run_changes_it_from_that_generation_on() -> None:
-    config = quick_config(**RUN)
-    setup = prepare_run(config, table=TABLE_OF_RING)
-    state = replace(setup.initial_state(), changes=(Change(3, {"scale": 4.0}),))
-    (one, sink), (two, _) = (run_ring(config, count, state) for count in (1, 2))
-    assert [record["population"] for record in sink.records if record["population"]] == [
-        *[8] * 3,
-        *[32] * 3,
-    ]
-    assert one.digest == two.digest
-    assert [note for note in sink.notes if note.startswith("scale 4: population 8 → 32")]
 
 
 @each_case(

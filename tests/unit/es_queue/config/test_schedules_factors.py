@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.config.scaling import rate_factors
-from es_queue.config.schedules import RateFactors, parse_rate_schedule
+from es_queue.config.schedules import parse_rate_schedule
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Batch
@@ -35,23 +34,14 @@ def test_a_schedule_is_a_factor_for_each_generation(text: str, factors: dict[int
 @each_case(
     "text",
     [
-        "",
         "cosine:1",
-        "exponential",
         "exponential:0",
-        "exponential:1.5",
-        "exponential:nan",
         "exponential:0.5,0.1,3",
-        "linear:0.1",
         "linear:0.1,0",
         "linear:-1,5",
-        "linear:1,1e3",
-        "piecewise:",
         "piecewise:5",
         "piecewise:5=0.1,5=0.2",
         "piecewise:9=1,5=1",
-        "piecewise:-1=1",
-        "piecewise:٣=1",
         "constant:1",
     ],
 )
@@ -117,10 +107,6 @@ def test_the_learning_rate_at_half_pace_makes_half_the_step(
     np.testing.assert_allclose(steps[1], steps[0] / 2, rtol=1e-5)
 
 
-def test_a_pace_of_one_changes_no_bit() -> None:
-    assert rate_factors(config_of(), 12345) == RateFactors(1.0, 1.0, 1.0)
-
-
 def test_decays_follow_their_schedule() -> None:
     config = config_of(
         strategy="openai_es",
@@ -137,12 +123,6 @@ def test_decays_follow_their_schedule() -> None:
         0.5,
         1.0,
     ]
-
-
-def test_sigma_of_fixed_deviation_is_scaled_by_its_schedule() -> None:
-    config = config_of(strategy="ars", sigma=0.2, sigma_schedule="piecewise:5=0.5")
-    strategies = [make_strategy(config, 4, generation) for generation in (4, 5)]
-    assert [one.sigma(one.start(np.zeros(4, np.float32))) for one in strategies] == [0.2, 0.1]
 
 
 def test_the_sigma_that_pgpe_has_learnt_is_scaled_by_the_schedule_and_by_a_new_setting() -> None:

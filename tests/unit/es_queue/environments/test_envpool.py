@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,7 +19,6 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import TRAIN, Task
 from master.run.setup import prepare_run
-from tests.cases import each_case
 from tests.memory import NOISE, MemoryServer, Sink, make_master, quick_config, run_ring, workers
 from tests.parts import Played, play_slots
 from workers.heartbeat import EpisodeControl
@@ -90,8 +87,6 @@ def test_every_step_is_envpools_to_the_bit(environment: str, policy: Any) -> Non
 # --- envPool's MuJoCo bodies against Gymnasium's: starts, observations, rewards and endings
 
 
-with_mujoco = pytest.mark.skipif(find_spec("mujoco") is None, reason="MuJoCo is not installed")
-
 #: How many numbers of the pose an observation leaves out: the place in the world. And where it cuts
 #: off velocities.
 BODIES = {
@@ -101,12 +96,6 @@ BODIES = {
     "Walker2d-v5": (1, 10.0),
 }
 EPISODES, STEPS = 4, 150
-
-
-@pytest.fixture(autouse=True)
-def beside_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MuJoCo writes its warnings into a file of the working directory."""
-    monkeypatch.chdir(tmp_path)
 
 
 def put_where(body: Any, observation: Doubles, hidden: int, limit: float) -> None:
@@ -143,34 +132,6 @@ def bodies(environment: str, episode: int) -> Iterator[tuple[tuple[Any, ...], tu
             break
     pool.close()
     body.close()
-
-
-@with_mujoco
-@each_case("environment", BODIES)
-def test_every_step_of_a_body_is_gymnasiums(environment: str) -> None:
-    for episode in range(EPISODES):
-        for theirs, ours in bodies(environment, episode):
-            np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-4, atol=1e-5)
-            assert theirs[1] == pytest.approx(ours[1], rel=1e-4, abs=1e-5)
-            assert theirs[2] == ours[2]
-
-
-@with_mujoco
-@each_case("environment", BODIES)
-def test_starts_of_a_body_differ_by_seed_and_spread_as_gymnasiums(environment: str) -> None:
-    count = 200
-    pool = open_vector_environment(EnvironmentRequest(environment, backend="envpool"))
-    assert pool is not None
-    theirs = pool.reset(range(count))
-    np.testing.assert_array_equal(pool.reset([7]), theirs[7:8])
-    pool.close()
-    body = gymnasium.make(environment)
-    ours = np.stack([body.reset(seed=seed)[0] for seed in range(count)])
-    body.close()
-    assert len(np.unique(theirs, axis=0)) == count
-    np.testing.assert_allclose(theirs.std(axis=0), ours.std(axis=0), rtol=0.25)
-    error = ours.std(axis=0) * (2 / count) ** 0.5
-    assert (np.abs(theirs.mean(axis=0) - ours.mean(axis=0)) < 4 * error).all()
 
 
 # --- envPool and lean, episode by episode and run by run: the same bits

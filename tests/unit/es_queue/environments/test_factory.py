@@ -93,16 +93,6 @@ def test_a_users_environment_is_found_by_its_module(own: str) -> None:
     assert (spec.backend, spec.highest_reward) == ("stock", None)
 
 
-@each_case(
-    ("environment", "highest"),
-    [("Pendulum-v1", 0.0), ("MountainCar-v0", -1.0), ("Acrobot-v1", 0.0), ("CartPole-v1", None)],
-)
-def test_environments_without_positive_rewards_are_known(
-    environment: str, highest: float | None
-) -> None:
-    assert describe(EnvironmentRequest(environment)).highest_reward == highest
-
-
 def test_an_unknown_id_names_the_close_ones() -> None:
     sentence = failure(EnvironmentRequest("BipedalWaker-v2"))
     assert sentence.startswith("there is no environment 'BipedalWaker-v2': did you mean ")
@@ -126,23 +116,6 @@ def test_a_class_of_a_module_is_an_environment_without_an_id(
     spec = describe(EnvironmentRequest("class_module:Pole"))
     assert (spec.id, spec.observation_size, spec.step_limit) == ("class_module:Pole", 4, None)
     assert "no environment 'text'" in failure(EnvironmentRequest("class_module:text"))
-
-
-@each_case(
-    ("environment", "blocked", "command"),
-    [
-        ("HalfCheetah-v5", "mujoco", "pip install 'es-queue[mujoco]'"),
-        ("ALE/Pong-v5", "ale_py", "pip install 'es-queue[atari]'"),
-        ("PongNoFrameskip-v4", "ale_py", "pip install 'es-queue[atari]'"),
-    ],
-)
-def test_a_missing_package_gives_the_command_that_installs_it(
-    environment: str, blocked: str, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, blocked, None)
-    assert failure(EnvironmentRequest(environment)).endswith(command)
 
 
 @each_case("fault", ["reset", "step"])

@@ -17,10 +17,8 @@ from es_queue.errors import EnvironmentFailure, EsQueueError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies import make_policy
 from es_queue.user_code import allowing
-from master.run.setup import prepare_run
 from tests.cases import each_case
 from tests.memory import NOISE, quick_config
-from tests.tiny import Moody
 from workers.episode import EpisodeFailed, EpisodeSpec
 from workers.heartbeat import EpisodeControl
 from workers.player import Player, join
@@ -161,20 +159,3 @@ def test_a_wrapper_that_reads_the_step_limit_finds_it() -> None:
     env.reset(1)
     for step in range(1, 4):
         assert env.step(np.zeros(1, np.float32))[0][-1] == step
-
-
-def test_an_environment_that_a_worker_refuses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    open_ones: list[Moody] = []
-
-    def made(self: Moody, fault: str = "") -> None:
-        self.fault, self.seed = fault, 0
-        open_ones.append(self)
-
-    monkeypatch.setattr(Moody, "__init__", made)
-    monkeypatch.setattr(Moody, "close", lambda self: open_ones.remove(self))
-    table = NoiseTable.in_memory(NOISE)
-    config = quick_config(env="tests.tiny:Moody-v0", env_arg={"fault": "never"})
-    resolved = prepare_run(config, table=table).config
-    with pytest.raises(EnvironmentFailure, match="does not repeat itself"):
-        join(resolved, EpisodeControl(), table=table)
-    assert open_ones == []

@@ -137,16 +137,6 @@ def test_a_users_environment_is_made_anew_for_each_episode(ageing: str) -> None:
     assert (kind.made, kind.closed) == (4, 3)
 
 
-def test_wrappers_are_applied_in_their_order(ageing: str) -> None:
-    rewards = []
-    for order in (("Doubled", "Shifted"), ("Shifted", "Doubled")):
-        names = tuple(f"ageing_module:{name}" for name in order)
-        world = open_environment(EnvironmentRequest(ageing, wrappers=names))
-        world.reset(0)
-        rewards.append(world.step(0)[1])
-    assert rewards == pytest.approx([1.2, 2.2])
-
-
 def test_an_episode_ends_when_the_environment_ends_or_truncates_it(ageing: str) -> None:
     world = open_environment(EnvironmentRequest(ageing))
     lengths = [len(play(world, 0, [action] * 20)) - 1 for action in (0, 1)]

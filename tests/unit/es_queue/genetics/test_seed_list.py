@@ -78,20 +78,14 @@ def damaged(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 @each_case(
     ("change", "sentence"),
     [
-        (lambda values: values.update(kind="?"), "its kind is not"),
         (lambda values: values.update(format=0), "it is not of format 1"),
         (lambda values: values.pop("seeds"), "has no 'seeds'"),
         (lambda values: values["seeds"].append(-1), "not a list of noise indices"),
-        (lambda values: values["seeds"].append(True), "not a list of noise indices"),
         (lambda values: values["seeds"].append(2**32 - 1), "noise index"),
         (lambda values: values.update(sigma=[0.3] * 99), "sigma"),
-        (lambda values: values.update(sigma="0.3"), "a value is not a list of numbers"),
-        (lambda values: values.update(sigma=1e300), "not finite"),
         (lambda values: values["seeds"].append(5), "its seeds make parameters with the digest"),
         (lambda values: values.update(noise="0" * 32), "another version of the noise table"),
-        (lambda values: values["config"].update(noise_size=10), "too small for 58 parameters"),
         (lambda values: values["config"].update(noise_size=2**31), "larger than the"),
-        (lambda values: values["config"].update(hidden=[]), "do not describe a policy"),
         (lambda values: values.update(obs_mean=[1.0]), "not float32 [4]"),
     ],
 )

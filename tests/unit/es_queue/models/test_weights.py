@@ -11,7 +11,7 @@ from es_queue.config.run_config import RunConfig  # noqa: E402
 from es_queue.errors import EnvironmentFailure  # noqa: E402
 from es_queue.models.weights import Model  # noqa: E402
 from es_queue.numerics.normals import keyed_normals  # noqa: E402
-from es_queue.strategies.model_es import HEAD, Update, row_digest  # noqa: E402
+from es_queue.strategies.model_es import Update  # noqa: E402
 from tests.cases import each_case  # noqa: E402
 from tests.networks import Loss  # noqa: E402
 
@@ -117,17 +117,6 @@ def test_the_estimate_points_along_the_back_propagated_gradient(perturbation: st
     # 78 weights and 400 pairs: about sqrt(400 / 478) is expected
     cosine = float(torch.nn.functional.cosine_similarity(step, slope, 0))
     assert 0.8 < cosine < 1.0
-
-
-def test_a_row_of_the_log_is_read_as_it_was_written() -> None:
-    one = update(
-        [0.1, -2.0], check=2**48 - 2, generation=70_001, best=9, parent="0123456789abcdef" * 2
-    )
-    row = one.to_row(HEAD + 2 + 2)
-    again = Update.of(row)
-    assert np.array_equal(again.coefficients, one.coefficients)
-    assert again._replace(coefficients=None) == one._replace(coefficients=None)
-    assert len(row_digest(row)) == 32 and not len(Update.of(row[:HEAD]).coefficients)
 
 
 def test_only_named_parameters_are_trained_and_others_stay() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -135,16 +133,6 @@ def test_another_users_file_is_refused(folder: Path) -> None:
         NoiseTable.open(10, folder)
 
 
-def test_too_little_space_is_said_before_anything_is_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = namedtuple("usage", "free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**21))
-    with pytest.raises(RunFolderError, match=r"takes 4 MB and .* has 2 MB free"):
-        NoiseTable.open(10**6, folder)
-    assert list(folder.glob("*.f32*")) == []
-
-
 # --- where the file stands
 
 
@@ -155,18 +143,6 @@ def test_the_users_choice_of_folder_comes_first(
     path = NoiseTable.open(10).path
     assert path is not None
     assert path.parent == tmp_path / "chosen"
-
-
-def test_a_cache_that_cannot_be_used_gives_way_to_a_private_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.delenv("ES_QUEUE_NOISE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = noise_table.default_folder()
-    assert folder.parent == tmp_path
-    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 # --- several processes

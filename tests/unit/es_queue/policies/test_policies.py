@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from es_queue.config.run_config import POLICIES, RunConfig, own_settings
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.policies import BoundPolicy, Policy, make_policy
+from es_queue.policies import make_policy
 from es_queue.policies.recurrent import CELLS, RecurrentPolicy
 from es_queue.policies.saved_policy import SavedPolicy
 from tests.cases import each_case
-from tests.doors.test_episodes import alone, rules, same, together
 from tests.parts import built
-from workers.episode import EpisodeSpec
 
 # --- policies: layout, bits that do not depend on how many are evaluated at once, first
 # parameters
@@ -131,13 +129,6 @@ def test_an_mlp_without_biases_is_the_one_whose_biases_are_zero(hidden, normalis
     assert len(bare.initial(1, "auto")) == bare.size == whole.size - sum(hidden) - 3
     assert bare.description != whole.description
     assert_single_and_batched_agree(bare, 3, seed=7)
-
-
-@each_case("activation", ACTIVATIONS)
-def test_what_is_not_a_number_stays_visible_through_every_activation(activation):
-    policy = built("mlp", 2, 1, hidden=(4,), activation=activation)
-    parameters = policy.initial(1, "normal")[None]
-    assert np.isnan(policy.bind(parameters).act_one(np.array([np.nan, 1], np.float32))).all()
 
 
 @each_case("kind", ["mlp", "lstm"])
@@ -276,39 +267,3 @@ def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_t
 
 # --- what an individual remembers from step to step: nobody else's, nothing of the episode
 # before, and kept while games end
-
-
-class Running(Policy):
-    """outputs = a · (a running sum of the first observed number); the flat vector is [a, decay]."""
-
-    observation_size, outputs, size, memory_size = 2, 1, 2, 1
-
-    def initial(self, seed: int, init: str) -> np.ndarray:
-        return np.ones(2, np.float32)
-
-    def bind(self, parameters: np.ndarray) -> BoundPolicy:
-        rows, memory = self.checked(parameters), np.zeros((len(parameters), 1), np.float32)
-
-        def many(x: np.ndarray) -> np.ndarray:
-            memory[:, 0] = rows[:, 1] * memory[:, 0] + x[:, 0]
-            return rows[:, :1] * memory
-
-        return BoundPolicy(len(rows), lambda x: many(x[None])[0], many, memory)
-
-
-LENGTHS = [3, 200, 40, 7, 90, 200, 12, 61]
-
-
-def remembering() -> list[EpisodeSpec]:
-    draw = np.random.default_rng(3)
-    return [
-        EpisodeSpec(draw.uniform(0.2, 0.9, 2).astype(np.float32), length, True)
-        for length in LENGTHS
-    ]
-
-
-def test_memory_goes_with_its_game_while_others_end() -> None:
-    for one, game in zip(
-        together(rules(300), remembering(), policy=Running()), remembering(), strict=True
-    ):
-        assert same(one, alone(rules(300), game, policy=Running()))

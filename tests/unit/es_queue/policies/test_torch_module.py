@@ -78,19 +78,6 @@ class Normed(Net):
         self.norm = torch.nn.BatchNorm1d(outputs)
 
 
-class Half(Net):
-    """Its first layer is a given one."""
-
-    def __init__(self, observation_size: int, outputs: int) -> None:
-        super().__init__(observation_size, outputs)
-        self.given = torch.nn.Linear(observation_size, observation_size)
-        torch.nn.init.constant_(self.given.weight, 0.5)
-        self.given.requires_grad_(False)
-
-    def forward(self, x: Any) -> Any:
-        return super().forward(self.given(x))
-
-
 class Nothing(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, observation_size: int, outputs: int) -> None:
         super().__init__()
@@ -129,19 +116,6 @@ def test_the_flat_vector_is_torchs_own_and_outputs_are_the_modules() -> None:
     with torch.no_grad():
         expected = module(torch.tensor(seen)[None])[0].numpy()
     assert policy.bind(flat[None]).act_one(seen).tobytes() == expected.tobytes()
-
-
-def test_parameters_without_a_gradient_stay_as_the_constructor_makes_them() -> None:
-    policy, seen = policy_of("Half"), torch.linspace(-1, 1, 6)
-    assert policy.size == policy_of("Net").size
-    net, row = Net(6, 3).eval(), np.full(policy.size, 0.1, np.float32)
-    torch.nn.utils.vector_to_parameters(torch.tensor(row), net.parameters())
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        given = Half(6, 3).given
-    with torch.no_grad():
-        expected = net(given(seen)[None])[0].numpy()
-    np.testing.assert_array_equal(policy.bind(row[None]).act_one(seen.numpy()), expected)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ ever holds it.
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +16,6 @@ from es_queue.credentials import (
     MAX_BYTES,
     PASSWORD,
     PASSWORD_FILE,
-    is_readable_by_others,
     password_of,
     with_password,
 )
@@ -218,23 +216,3 @@ def test_a_user_without_any_password_may_be_one_and_is_not_shown(url: str) -> No
         redacted_url("redis://ann@h:7?password=x") == "redis://ann@h:7"
         and redacted_url("redis://:x@h") == "redis://:***@h"
     )
-
-
-@each_case(
-    ("owner", "group", "mode", "open_to_others"),
-    [
-        (0, 2000, 0o440, False),
-        (0, 2000, 0o444, True),
-        (0, 3000, 0o440, True),
-        (1000, 2000, 0o440, True),
-        (1000, 2000, 0o400, False),
-    ],
-)
-def test_a_secret_that_the_system_gave_to_our_group_alone_is_open_to_nobody_else(
-    owner: int, group: int, mode: int, open_to_others: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(os, "getegid", lambda: 1000)
-    monkeypatch.setattr(os, "getgroups", lambda: [2000])
-    about = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, group, 0, 0, 0, 0))
-    assert is_readable_by_others(about) == open_to_others

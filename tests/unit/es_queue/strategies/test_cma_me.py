@@ -113,20 +113,6 @@ def test_an_emitter_that_adds_nothing_begins_again_at_an_elite() -> None:
     assert (after["emitter_sigma"] == 0.5).all()
 
 
-def test_elites_are_the_very_vectors_that_were_played() -> None:
-    strategy = make("cma_me", population=8)
-    state, indices = first_state(strategy), np.arange(8) * 500
-    for _ in range(3):
-        played = asked(strategy, state, indices)
-        fitness, behaviour = projected(played)
-        batch = Batch(TABLE, indices, fitness[:, None], behaviour=behaviour[:, None])
-        state, _ = strategy.learn(state, batch)
-        rows = {row.tobytes() for row in played}
-        newest = [row for row in state["elite_parameters"] if row.tobytes() in rows]
-        assert newest
-        indices += 1
-
-
 @each_case(
     ("values", "sentence"),
     [

@@ -129,20 +129,6 @@ def test_the_genome_of_the_elite_leads_from_the_first_parameters_to_it() -> None
     )
 
 
-@each_case(
-    ("size", "fits"),
-    [
-        (2 * SIZE, False),
-        (2 * SIZE + 3, True),
-        (2 * SIZE + 400, True),
-        (2 * SIZE + 3 + 6 * 2**20, True),
-        (2 * SIZE + 4 + 6 * 2**20, False),
-    ],
-)
-def test_what_is_published_has_a_bounded_length(size: int, fits: bool) -> None:
-    assert made().fits(size, 3) is fits
-
-
 # --- without generations
 
 

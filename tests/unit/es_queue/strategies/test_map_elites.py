@@ -280,22 +280,6 @@ def test_a_run_notes_once_that_its_bounds_do_not_fit(caplog: pytest.LogCaptureFi
 @each_case(
     ("settings", "sentence"),
     [
-        ({"behaviour_bounds": "1:0"}, "use LOW:HIGH"),
-        ({"behaviour_bounds": "0:1,"}, "use LOW:HIGH"),
-        ({"behaviour_bounds": "0:inf"}, "use LOW:HIGH"),
-        ({"cells": (2000, 2000)}, "has 2 to 1,048,576 cells: use fewer"),
-        ({"cells": (1000, 1000), "archive": "cvt"}, "has 2 to 100,000 cells: use fewer"),
-        ({"cells": (1,)}, "cells is 1, but archive grid has 2 to 1,048,576 cells: use more"),
-    ],
-)
-def test_an_archive_that_cannot_be_made_is_refused(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        made(**settings)
-
-
-@each_case(
-    ("settings", "sentence"),
-    [
         ({"cells": (4, 4, 4)}, "cells has 3 entries, but a behaviour has 2 numbers"),
         ({"behaviour_bounds": "0:1,0:1,0:1"}, "behaviour_bounds has 3 entries"),
         ({"cells": (2000,)}, "make more than 1,048,576 cells"),

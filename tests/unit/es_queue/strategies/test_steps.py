@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from es_queue import testing
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import ArrayNoise, Floats
 from es_queue.strategies import Batch, State, Strategy, make_strategy
-from es_queue.strategies.ars import ARS
 from es_queue.strategies.cem import CEM
 from es_queue.strategies.openai_es import OpenaiES
 from es_queue.strategies.shaping import utilities
@@ -56,16 +53,6 @@ def test_ars_steps_along_the_best_pairs(top: int) -> None:
         difference = FITNESS[slot, 0] - FITNESS[slot, 1]
         expected = expected + 0.3 / (len(kept) * deviation) * difference * ROWS[slot]
     np.testing.assert_allclose(after["parameters"], expected, rtol=1e-5, atol=1e-6)
-
-
-@given(st.lists(st.tuples(*[st.integers(0, 2)] * 2), min_size=2, max_size=60), st.integers(1, 60))
-@settings(max_examples=100, deadline=None)
-def test_arss_best_are_the_first_of_a_stable_sort_in_slot_order(
-    pairs: list[tuple[int, int]], top: int
-) -> None:
-    expected = sorted(sorted(range(len(pairs)), key=lambda slot: -max(pairs[slot]))[:top])
-    strategy = ARS(RunConfig(strategy="ars", population=2 * PAIRS, top=top), SIZE)
-    assert strategy.best_slots(np.array(pairs, np.float64)).tolist() == expected
 
 
 @each_case("value", [0.0, 0.1, -1e300])

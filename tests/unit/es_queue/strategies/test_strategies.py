@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 
 from es_queue import testing
-from es_queue.config.run_config import RunConfig, every_setting, own_settings
+from es_queue.config.run_config import RunConfig, own_settings
 from es_queue.errors import UsageError
 from es_queue.strategies import STRATEGIES, Strategy, make_strategy
-from es_queue.strategies.map_elites import ISO_LINE
-from es_queue.strategies.map_elites_archive import CVT, GRID
-from es_queue.strategies.shaping import SHAPINGS
 from tests.cases import each_case
 
 
@@ -73,10 +70,3 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     with pytest.raises(UsageError, match=sentence) as refusal:
         made(name, **settings)
     assert "\n" not in str(refusal.value)
-
-
-def test_the_choices_of_a_setting_are_all_that_there_is() -> None:
-    choices = {name: one.choices for name, one in every_setting().items()}
-    assert choices["shaping"] == tuple(SHAPINGS)
-    assert choices["archive"] == (GRID, CVT)
-    assert choices["emitter"] == (ISO_LINE, "gaussian")
