@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.private_files import is_private, try_lock
 from tests.cases import each_case
@@ -71,17 +69,6 @@ def test_a_runs_former_publications_go_and_another_runs_stay(tmp_path: Path) -> 
     }
 
 
-def test_a_full_disk_only_costs_the_sharing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    assert ParameterCache("run", tmp_path).get(FIRST, SIZE, DIGEST, Source()) == DATA
-    assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
-
-
 def test_only_a_folder_of_ours_that_is_closed_to_others_is_private(tmp_path: Path) -> None:
     made = tmp_path / "made"
     assert is_private(made) and made.stat().st_mode & 0o777 == 0o700
@@ -101,14 +88,6 @@ def test_whoever_fetches_and_is_frozen_keeps_nobody_waiting_for_long(tmp_path: P
     assert cache.get(FIRST, SIZE, DIGEST, source) == DATA
     os.close(lock)
     assert source.asked == 1
-
-
-def test_what_a_killed_worker_was_writing_goes_with_the_next_publication(tmp_path: Path) -> None:
-    cache = ParameterCache("run", tmp_path)
-    for left in (f"run-{FIRST}.new", f"run-{FIRST}"):
-        (tmp_path / left).touch()
-    cache.get(SECOND, SIZE, DIGEST, Source())
-    assert {path.name for path in tmp_path.iterdir()} == {f"run-{SECOND}", "run.lock"}
 
 
 def test_large_parameters_are_one_copy_for_all_workers_of_a_host(tmp_path: Path) -> None:

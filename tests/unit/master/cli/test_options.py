@@ -4,10 +4,7 @@ mistakes.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,6 @@ from es_queue.config.run_config import (
     RunConfig,
     every_setting,
     own_settings,
-    resumable,
     users_of,
 )
 from es_queue.errors import UsageError
@@ -267,10 +263,6 @@ def test_help_of_a_name_shows_what_it_adds(
     assert ended.value.code == 0 and shown == flags
 
 
-def test_help_of_an_unknown_name_suggests_the_nearest() -> None:
-    assert refused("--help", "pgp").startswith("there is no help on 'pgp'; did you mean pgpe?")
-
-
 def test_help_shows_the_everyday_options_in_groups_and_names_the_flag_for_the_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -400,22 +392,11 @@ def test_flag_and_file_win_over_a_named_recipe_and_that_over_the_environments(
     )
 
 
-def test_without_an_environment_the_sentence_names_the_flag() -> None:
-    with pytest.raises(UsageError, match=r"^env is not given"):
-        resolve({"population": 8})
-
-
 def test_another_strategy_takes_only_the_recipes_settings_for_all() -> None:
     config = resolve({"env": WALKER, "strategy": "ars"})
     assert (config.population, config.sigma) == (64, 0.0)
     assert (config.stall, config.observe, config.eval_every) == ("none", "all", 10)
     assert (config.target_reward, config.confirm_episodes) == ("303", 200)
-
-
-def test_another_policy_or_optimizer_leaves_the_recipes_search_settings_out() -> None:
-    config = resolve({"env": WALKER, "optimizer": "adam"})
-    assert (config.max_speed, config.population, config.stall) == (0.0, 64, "2:0.0006:50")
-    assert resolve({"env": "LunarLanderContinuous-v3", "policy": "mlp"}).strategy == "auto"
 
 
 @each_case("words", [["--env", WALKER], ["--env", "X-v0", "--recipe", "ars-v2"]])
@@ -465,56 +446,12 @@ def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
 # --- resume
 
 
-def test_a_resumed_run_takes_new_budgets_ends_and_guards() -> None:
-    words = [
-        "--resume",
-        "a-run",
-        "--generations",
-        "9",
-        "--max-steps",
-        "1e6",
-        "--max-seconds",
-        "5",
-        "--target-reward",
-        "300",
-        "--final-episodes",
-        "7",
-        "--audit",
-        "0.1",
-        "--strict",
-        "--keep-generations",
-        "9",
-    ]
-    values, launch = parse_command_line(words)
-    assert launch.resume == "a-run"
-    assert set(values) == set(resumable())
-
-
 def test_a_resumed_run_refuses_what_would_change_it(tmp_path: Path) -> None:
     assert "the command line has sigma, seed, but a resumed run can change only" in refused(
         "--resume", "a", "--sigma", "1", "--seed", "2", "--generations", "5"
     )
     assert "has policy, biases, strategy" in refused("--resume", "a", "--recipe", "ars-v1")
     assert "has env, but" in refused("--resume", "a", "--config", toml(tmp_path, 'env = "X"'))
-
-
-def test_videos_of_a_run_that_keeps_no_individuals_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("master.cli.options.validate_video_support", lambda every: None)
-    words = ["--env", "X-v0", "--video-every", "5", "--keep-generations"]
-    assert "--video-every is 5, but --keep-generations is 0" in refused(*words, "0")
-    assert parse_command_line([*words, "1"])[1].video_every == 5
-
-
-@each_case(("workers", "warned"), [("100", True), ("8", False)])
-def test_many_more_workers_than_cores_are_warned_of(
-    workers: str, warned: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("master.cli.options.default_workers", lambda: 2)
-    monkeypatch.setattr("es_queue.host.default_workers", lambda: 2)
-    launch = parse_command_line(["--env", "CartPole-v1", "--workers", workers])[1]
-    assert any("so --workers 2 trains as fast" in text for text in launch.warnings) == warned
 
 
 def test_more_workers_than_a_host_can_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,13 +463,3 @@ def test_more_workers_than_a_host_can_start_are_refused(monkeypatch: pytest.Monk
     )
     with pytest.raises(UsageError, match=r"workers is 1000 in train\(\): use a whole number"):
         train(env="CartPole-v1", workers=1000)
-
-
-@each_case("flag", ["--help", "--help-all"])
-def test_help_whose_reader_has_gone_is_silent(flag: str) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "master.cli.main", flag]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -5,23 +5,17 @@ metrics.jsonl.
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import es_queue
 from es_queue.config.run_config import RunConfig
 from master.display.log_view import SafeStream
 from master.display.notes import LOGGER, NoteHandler
 from master.display.reporter import EQUAL_RETURNS_HINT, Reporter, make_view
 
-ROOT = Path(es_queue.__file__).resolve().parent.parent
 WALKER = RunConfig(env="BipedalWalker-v3", seed=7)
 ABOUT = {
     "redis": "redis://host:6379",
@@ -125,13 +119,6 @@ def test_ten_generations_of_equal_returns_give_one_hint(report: Any) -> None:
     assert out.getvalue().count(EQUAL_RETURNS_HINT) == 1
 
 
-def test_equal_returns_that_reach_the_target_give_no_hint(report: Any) -> None:
-    it, out, _ = report()
-    for generation in range(40):
-        it.generation(record(generation, return_std=0.0, return_mean=500.0, target=475.0))
-    assert EQUAL_RETURNS_HINT not in out.getvalue()
-
-
 def test_training_and_evaluation_have_speeds_of_their_own_after_the_first_generation(
     report: Any,
 ) -> None:
@@ -164,14 +151,6 @@ def test_a_note_cannot_steer_a_terminal(report: Any) -> None:
     assert out.getvalue() == "host \\x1b[2J\\x9b31m\\u202eevil\\nsecond line [bold]\n"
 
 
-def test_a_policy_of_a_runs_own_code_is_played_with_trust(report: Any) -> None:
-    own = replace(WALKER, env="", objective="loose_module:function", parameters=3)
-    for config, ending in ((own, "best.npz --trust"), (WALKER, "best.npz")):
-        it, out, _ = report(config=config, quiet=True)
-        it.summary(SUMMARY)
-        assert out.getvalue().rstrip().endswith(ending)
-
-
 def test_quiet_leaves_warnings_and_the_summary(report: Any) -> None:
     it, out, _ = report(quiet=True)
     it.started(ABOUT)
@@ -186,27 +165,6 @@ def test_quiet_leaves_warnings_and_the_summary(report: Any) -> None:
 
 
 # --- terminals
-
-
-def test_a_process_whose_reader_left_ends_in_peace() -> None:
-    code = (
-        "from pathlib import Path; "
-        "from master.display.reporter import Reporter; "
-        "from master.display.log_view import QuietView, SafeStream; import sys\n"
-        "it = Reporter(Path({0!r}), QuietView(SafeStream(sys.stdout), None))\n"
-        "[it.note(str(k)) for k in range(20)]; it.close(); print('words of a user')"
-    )
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-c", code.format("/nonexistent")],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        timeout=60,
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def live_screen(monkeypatch: pytest.MonkeyPatch, report: Any, columns: int) -> str:

@@ -74,17 +74,6 @@ def test_what_cannot_be_drawn_is_said_in_one_sentence(
     assert said in capsys.readouterr().err and not (tmp_path / "a.png").exists()
 
 
-def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = lived(tmp_path / "run")
-    assert (
-        command.main(
-            [str(folder), "--cloud", "--generation", "0,2", "--out", str(tmp_path / "a.svg")]
-        )
-        == 0
-    )
-    assert "generation 2" in (tmp_path / "a.svg").read_text()
-
-
 def test_a_run_that_kept_nobody_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = lived(tmp_path / "run")
     for path in (folder / "slots").iterdir():

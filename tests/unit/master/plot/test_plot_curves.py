@@ -5,7 +5,6 @@ numbers.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from master.plot.curves import (
     group_runs,
     read_run,
     read_runs,
-    rolling_mean,
 )
 from tests.cases import each_case
 
@@ -103,21 +101,6 @@ def test_the_mean_of_runs_is_taken_between_their_points_and_an_ended_run_keeps_i
     assert shade == "both runs"
 
 
-@each_case(("statistic", "expected"), [("mean", 20.0), ("iqm", 7.5)])
-def test_three_runs_and_more_have_an_interval_about_their_statistic(
-    statistic: str, expected: float
-) -> None:
-    curves = [(np.array([0.0, 1.0]), np.full(2, value)) for value in (0.0, 5.0, 10.0, 65.0)]
-    _, middle, low, high, shade = compute_band(curves, statistic)
-    np.testing.assert_allclose(middle, expected)
-    assert (low <= middle).all() and (middle <= high).all()
-    assert shade == "95 % interval, 4 runs"
-
-
-def test_the_rolling_mean_is_of_the_newest_values() -> None:
-    assert rolling_mean(np.array([2.0, 4.0, 6.0, 8.0]), 2).tolist() == [2, 3, 5, 7]
-
-
 # --- pictures
 
 
@@ -131,16 +114,6 @@ def test_runs_that_differ_by_their_seeds_alone_are_one_group_and_others_are_name
     assert {name: len(own) for name, own in groups.items()} == {"async": 2, "sync": 2}
     alone = group_runs(read_runs([tmp_path / "sync-0"]))
     assert list(alone) == ["pgpe, linear"]
-
-
-def test_a_setting_names_only_curves_of_strategies_that_have_it_and_numbers_are_rounded(
-    tmp_path: Path,
-) -> None:
-    run(tmp_path / "a", evaluated(1), truncation=3, learning_rate=0.05)
-    run(tmp_path / "b", evaluated(1), strategy="ga", truncation=4, learning_rate=0.012345678)
-    run(tmp_path / "c", evaluated(1), truncation=5, learning_rate=0.012345678)
-    names = group_runs(read_runs([tmp_path]))
-    assert {*names} == {"pgpe, learning rate 0.05", "ga", "pgpe, learning rate 0.01235"}
 
 
 def test_a_target_that_the_master_has_resolved_is_drawn(tmp_path: Path) -> None:
@@ -178,14 +151,6 @@ def test_a_picture_is_written_whole_and_the_same_runs_give_the_same_bytes(
     assert {path.name for path in tmp_path.iterdir()} == {"a", name}
 
 
-def test_a_pdf_has_no_type_3_font_which_journals_refuse(tmp_path: Path) -> None:
-    run(tmp_path / "a", evaluated(1, 2, 3))
-    out = tmp_path / "a.pdf"
-    assert command.main([str(tmp_path / "a"), "--out", str(out)]) == 0
-    assert b"/FontFile2" in out.read_bytes()
-    assert b"/Type3" not in out.read_bytes()
-
-
 @each_case(
     ("words", "told"),
     [
@@ -214,11 +179,3 @@ def test_what_cannot_be_drawn_is_one_sentence_and_exit_code_2(
     said = capsys.readouterr().err
     assert told in said and said.startswith("es-plot: ") and said.count("\n") == 1
     assert not list(tmp_path.glob("*.png"))
-
-
-def test_without_matplotlib_the_sentence_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert command.main([str(run(tmp_path / "a", evaluated(1, 2)))]) == 2
-    assert "pip install 'es-queue[plot]'" in capsys.readouterr().err

@@ -15,7 +15,6 @@ from es_queue.run_folder import NamedRun
 from master.run.manifest import (
     MANIFEST,
     README,
-    code_revision,
     write_manifest,
 )
 
@@ -60,15 +59,6 @@ def test_nothing_that_a_folders_git_settings_name_is_run(repository: Path) -> No
     write_manifest(NamedRun("r", repository / "run"), RunConfig(env="CartPole-v1"))
     assert not (repository / "sprung").exists()
     assert json.loads((repository / "run" / "run.json").read_text())["sittings"][0]["code"]
-
-
-def test_a_folder_without_git_has_no_revision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert code_revision(tmp_path) is None
-    monkeypatch.setenv("PATH", "")
-    assert code_revision(tmp_path) is None
 
 
 def test_a_card_tells_versions_and_machine_and_keeps_the_first_command_when_a_run_goes_on(

@@ -67,13 +67,6 @@ def test_a_run_is_found_by_its_name_its_folder_a_file_in_it_or_its_study(
 
 
 @pytest.mark.usefixtures("here")
-def test_the_folder_of_runs_is_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ES_QUEUE_RUNS", "/elsewhere")
-    assert find_run("walker") == NamedRun("walker", Path("/elsewhere/walker"))
-    assert find_run("walker").word == "walker"
-
-
-@pytest.mark.usefixtures("here")
 def test_a_new_run_is_made_in_the_folder_of_the_flag_unless_a_run_is_there() -> None:
     launch = Launch(run="walker", runs_dir=Path("there"))
     assert new_run("CartPole-v1", launch).folder == Path("there/walker")

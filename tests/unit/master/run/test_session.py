@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from es_queue import train
-from es_queue.config.run_config import check_resume_changes
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.run_folder import NamedRun
 from master.loop import checkpoint
@@ -60,19 +59,6 @@ def test_a_damaged_checkpoint_leaves_the_other() -> None:
     assert newest_checkpoint(PLACE, saved()[:-9], saved())[1].generation == 3
     with pytest.raises(RunFolderError, match="this checkpoint cannot be resumed"):
         newest_checkpoint(PLACE, saved()[:-9], None)
-
-
-def test_changes_from_python_are_those_of_the_command_and_are_checked() -> None:
-    assert check_resume_changes({"generations": 9, "max_steps": 100}, "changes") == {
-        "generations": 9,
-        "max_steps": 100,
-    }
-    with pytest.raises(
-        UsageError, match="changes has sigma, but a resumed run can change only final_episodes, "
-    ):
-        check_resume_changes({"sigma": 1.0, "generations": 1}, "changes")
-    with pytest.raises(UsageError, match="generations is 'many' in changes"):
-        check_resume_changes({"generations": "many"}, "changes")
 
 
 def test_an_option_of_the_command_that_python_does_not_have_is_refused() -> None:

@@ -4,11 +4,8 @@ starts.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 
 from es_queue.errors import UsageError
@@ -42,39 +39,6 @@ def test_observations_are_not_normalised_if_old_generations_are_compared_with_ne
     setup = prepare_run(requested, table=TABLE)
     assert requested.obs_norm and not setup.config.obs_norm
     assert "compares results of all generations" in new_run_notes(requested, setup)[0]
-
-
-class Vast(gymnasium.Env[Any, Any]):
-    """Shows more than fits into what is published."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (512, 513), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return np.zeros((512, 513), np.uint8), {}
-
-    def step(self, action: Any) -> Any:
-        return np.zeros((512, 513), np.uint8), 0.0, True, False, {}
-
-
-def test_observations_that_no_worker_could_be_told_of_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(
-        gymnasium.registry,
-        "Vast-v0",
-        gymnasium.envs.registration.EnvSpec("Vast-v0", entry_point=Vast),
-    )
-    assert refused(env="Vast-v0", backend="stock").startswith(
-        "Vast-v0 has observations of 262,656 numbers, but at most 262,144 are allowed"
-    )
-
-
-def test_a_noise_table_below_two_policies_is_refused() -> None:
-    assert "noise_size is 19" in refused(noise_size=19, population=2)
-    assert (
-        prepare_run(quick_config(noise_size=20, population=2), table=TABLE).config.noise_size == 20
-    )
 
 
 def test_a_noise_table_without_a_place_for_every_slot_is_refused() -> None:
@@ -116,13 +80,3 @@ def test_a_bound_of_actions_that_are_choices_is_refused_in_a_new_run_and_read_in
         validate_action_bound(config, setup.spec)
     box = quick_config(env="Pendulum-v1", action_bound="tanh")
     validate_action_bound(box, prepare_run(box, table=TABLE).spec)
-
-
-@each_case(("policy", "said"), [("linear", 1), ("mlp", 0)])
-def test_a_linear_policy_of_images_is_named_with_a_better_one(policy: str, said: int) -> None:
-    config = quick_config(policy=policy)
-    setup = prepare_run(config, table=TABLE)
-    assert new_run_notes(config, setup) == []
-    images = replace(setup, spec=replace(setup.spec, observation_shape=(84, 84, 4)))
-    hints = new_run_notes(config, images)
-    assert len(hints) == said and all("--policy nature" in hint for hint in hints)

@@ -11,7 +11,7 @@ from es_queue.config.recipes import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from master.display.reporter import Callback
-from master.run.training import TrainResult, make_config, train
+from master.run.training import TrainResult, make_config
 
 
 def test_a_callback_that_has_returned_false_is_not_called_again() -> None:
@@ -36,15 +36,6 @@ def test_the_record_of_the_last_evaluation_repeats_the_training_figures() -> Non
     assert [record["eval_mean"] for record in records] == [None, 31.0]
 
 
-@pytest.mark.parametrize("call", [RunConfig, train])
-def test_a_misspelt_setting_is_refused_with_the_nearest_one(call: Any) -> None:
-    with pytest.raises(
-        UsageError, match=r"has (no|the unknown) option '?populaton'?; .*population"
-    ) as no:
-        call(populaton=3)
-    assert str(no.value).count("\n") == 0
-
-
 def test_a_result_is_a_mapping_with_attributes_and_shows_what_it_came_to() -> None:
     result = TrainResult(
         run="walker", state="finished", generation=7, eval_mean=301.25, eval_std=2.0
@@ -55,15 +46,6 @@ def test_a_result_is_a_mapping_with_attributes_and_shows_what_it_came_to() -> No
     )
     with pytest.raises(AttributeError, match="no 'digest'"):
         _ = result.digest
-
-
-@pytest.mark.parametrize(
-    ("given", "fix"),
-    [({"env": "X-v0"}, r"write train\(RunConfig\(env='X-v0'\)\)$"), ("X-v0", "write env=")],
-)
-def test_what_is_no_config_is_refused_with_the_fix(given: Any, fix: str) -> None:
-    with pytest.raises(UsageError, match=fix):
-        train(given)
 
 
 def made(*given: Any) -> RunConfig:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from master.services.private_server import quote_setting
 from master.services.tcp_access import (
     Address,
     read_password,
@@ -35,7 +34,3 @@ def test_the_password_is_made_once_and_its_files_are_for_their_owner_alone(tmp_p
     assert not (tmp_path / "url").exists() and read_password(tmp_path) is None
     write_join_files(tmp_path, Address("127.0.0.1", 7000))
     assert read_password(tmp_path) == password
-
-
-def test_any_value_can_stand_in_the_servers_settings() -> None:
-    assert quote_setting('a "b" \\ c\n') == '"a \\"b\\" \\\\ c\\n"'

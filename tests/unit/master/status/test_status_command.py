@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import io
 import re
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from es_queue.errors import NoRunError, RedisError
 from master.display.log_view import SafeStream
 from master.display.panel import format_plain
 from master.status.command import main
@@ -22,12 +19,10 @@ from master.status.figures import PROGRESS
 from master.status.snapshot import (
     ORPHANED,
     WORKER,
-    RedisReader,
     Run,
     clean,
     judge,
 )
-from master.status.sources import Sources
 from master.status.texts import Page, make_run_page, make_runs_page, print_page
 from tests.cases import each_case
 
@@ -130,18 +125,6 @@ def test_a_table_in_a_pipe_is_whole_and_without_codes() -> None:
     )
 
 
-def test_a_note_below_the_table_explains_only_columns_that_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    run = seen("a" * 30, state="finished", eval_episodes="100")
-    for columns, is_explained in ((70, False), (140, True)):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        out = Terminal()
-        print_page(make_runs_page([run]), SafeStream(out), as_json=False)
-        assert ("best: the best evaluation" in out.getvalue()) == is_explained
-
-
 WORKERS = {
     "h-1-abcdef": {
         "host": "h",
@@ -165,12 +148,6 @@ def test_a_run_is_shown_with_its_workers_its_refusals_and_its_errors() -> None:
     assert "2 reports" in text and "35 % of episodes cut short" in text
     assert re.search(r"\nh +1 +lean +1,000 +12 +train 0 4 +3 .* 2 s ago(\n|$)", text)
     assert "1 worker on g cannot join: noise digest: \\x1b[2J differs" in text
-
-
-def test_json_of_a_run_has_its_state_and_its_budget() -> None:
-    found = page_of(seen(leased=False), config={"generations": 20}).data
-    assert found["state"] == ORPHANED == found["health"] and found["stored_state"] == "running"
-    assert found["budget"] == {"generations": {"limit": 20.0, "spent": 12.0, "left": 8.0}}
 
 
 @each_case("progress", [HOSTILE, {}])
@@ -198,51 +175,3 @@ class Terminal(io.StringIO):
 
 
 # --- servers
-
-
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """A port on which nobody listens: bound, so that nobody else takes it."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
-def test_a_server_that_is_away_is_one_sentence_without_the_password(
-    closed_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for url in (
-        f"redis://me:secret@127.0.0.1:{closed_port}/0",
-        f"redis://127.0.0.1:{closed_port}/0?password=secret",
-    ):
-        monkeypatch.setenv("RQ_REDIS_URL", url)
-        told = refused(capsys, 3)
-        assert "secret" not in told and f"127.0.0.1:{closed_port}" in told
-
-
-class Fixed(RedisReader):
-    """A server with given runs, or with trouble."""
-
-    def __init__(self, runs: list[Run] | None) -> None:
-        self.name, self.folders, self._query_runs = "fixed", [], runs
-        self.is_private = False
-
-    def list_runs(self) -> list[Run]:
-        if self._query_runs is None:
-            raise RedisError("away")
-        return self._query_runs
-
-    def find_run(self, run: str) -> Run | None:
-        return next((one for one in self.list_runs() if one.run == run), None)
-
-
-def test_one_of_several_servers_that_is_away_hides_no_other() -> None:
-    assert [one.run for one in Sources([Fixed(None), Fixed([seen("a")])], []).list_runs()] == ["a"]
-    with pytest.raises(RedisError):
-        Sources([Fixed(None), Fixed(None)], []).list_runs()
-
-
-def test_an_unknown_run_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(NoRunError, match="no run b in fixed; existing runs: a"):
-        Sources([Fixed([seen("a")])], []).find_run("b")
-    assert Sources([Fixed(None), Fixed([seen("a")])], []).find_run("a").run == "a"

@@ -32,16 +32,6 @@ def fares(seen: Run, *workers: dict[str, str], usual: float | None = 1.0) -> Run
     return judge(seen)
 
 
-def test_the_exit_codes_are_those_of_the_help() -> None:
-    from master.status.command import EPILOG
-
-    codes = {"healthy": 0, "done": 10, "stalled": 11, "orphaned": 12, "failed": 13}
-    assert {**codes, "unreachable": 3} == EXIT_CODES
-    for word, code in EXIT_CODES.items():
-        line = next(line for line in EPILOG.splitlines() if line.split()[:1] == [str(code)])
-        assert word in line
-
-
 @each_case(("state", "word"), [("finished", "done"), ("stopped", "done"), ("failed", "failed")])
 @each_case("leased", [True, False])
 def test_a_run_that_ended_is_done_or_failed_with_its_reason(

@@ -14,7 +14,6 @@ import pytest
 
 from master.services.leader import Leader
 from master.status.command import main
-from master.status.snapshot import RunFolder
 from tests.cases import each_case
 
 RECORD = {
@@ -169,21 +168,6 @@ def test_no_content_crashes_it_or_reaches_the_terminal(
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown.out + shown.err)
 
 
-def test_a_file_that_is_too_large_or_names_no_run_is_not_believed() -> None:
-    made = folder(summary={"state": "finished", "run": "../etc"})
-    assert RunFolder(made).run == "walker-1"
-    (made / "config.json").write_text(json.dumps({"env": "CartPole-v1", "filler": "x" * 2**20}))
-    assert RunFolder(made).config == {}
-
-
-def test_the_largest_returns_of_a_long_run_are_still_json(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder(records=[{"generation": 10 + number, "eval_mean": 1.7e308} for number in range(900)])
-    evaluations = told(capsys, 12, "walker-1")["evaluations"]
-    assert 400 <= len(evaluations) < 900 and evaluations[-1]["eval_mean"] == 1.7e308
-
-
 def test_a_stopped_run_has_the_generation_that_its_server_had(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -192,28 +176,3 @@ def test_a_stopped_run_has_the_generation_that_its_server_had(
     (made / "master.json").write_text(json.dumps(asdict(ended)))
     run = told(capsys, 10, "walker-1")
     assert (run["state"], run["generation"]) == ("stopped", 8)
-
-
-@pytest.mark.parametrize(
-    ("manifest", "is_read"),
-    [
-        (
-            {
-                "sittings": [
-                    {"time": "2026-01-02T03:04:05+0000"},
-                    {"time": "2026-02-02T03:04:05+0000"},
-                ]
-            },
-            True,
-        ),
-        ({"sittings": [{"time": 5}]}, False),
-        ({"sittings": {}}, False),
-        ([], False),
-    ],
-)
-def test_a_run_began_when_its_first_master_did(
-    manifest: Any, is_read: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder() / "run.json").write_text(json.dumps(manifest))
-    (run,) = told(capsys, 0)["runs"]
-    assert (run["started"] == 1767323045.0) == is_read and run["started"] > 0

@@ -5,7 +5,6 @@ the run.
 from __future__ import annotations
 
 import io
-import json
 import os
 import tempfile
 import warnings
@@ -46,29 +45,6 @@ def bytes_of(setup: Setup, run: str = "a-run") -> bytes:
 
 SETUP = setup_of("pgpe")
 DATA = bytes_of(SETUP)
-
-
-def test_numpy_alone_reads_it_without_pickle(tmp_path: Path) -> None:
-    (tmp_path / "one.npz").write_bytes(DATA)
-    state = trained(SETUP)
-    with np.load(tmp_path / "one.npz") as archive:  # allow_pickle is off by default
-        arrays = {name: archive[name] for name in archive.files}
-    assert {
-        "parameters",
-        "obs_mean",
-        "obs_std",
-        "meta",
-        "strategy.parameters",
-        "strategy.sigma",
-        "moments_m2",
-    } <= set(arrays)
-    assert not any(array.dtype.hasobject for array in arrays.values())
-    assert np.array_equal(arrays["parameters"], state.strategy["parameters"]) and arrays[
-        "parameters"
-    ].shape == (8,)
-    assert np.array_equal(arrays["obs_std"], state.statistics(5.0).std)
-    meta = json.loads(arrays["meta"].item())
-    assert (meta["run"], meta["generation"], meta["config"]["strategy"]) == ("a-run", 3, "pgpe")
 
 
 @each_case(
@@ -116,27 +92,6 @@ def test_the_loaded_policy_acts_exactly_like_the_rollout(
 # --- whole or not there
 
 
-def test_a_crash_before_the_rename_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "checkpoints" / "one.npz"
-    write_atomically(path, b"old")
-
-    class Crash(BaseException): ...
-
-    def crash(*_: object) -> None:
-        raise Crash
-
-    for function in ("fsync", "replace"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os if function == "fsync" else Path, function, crash)
-            with pytest.raises(Crash):
-                write_atomically(path, b"new")
-        assert path.read_bytes() == b"old"
-    write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-
-
 def test_the_content_is_on_disk_before_the_name_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,20 +103,6 @@ def test_the_content_is_on_disk_before_the_name_is(
     )
     write_atomically(tmp_path / "one", b"data")
     assert order == ["fsync", "rename", "fsync"]
-
-
-def test_a_full_disk_is_said_in_one_sentence_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        RunFolderError, match="cannot be written: No space left on device; free space"
-    ):
-        write_atomically(tmp_path / "folder" / "one", b"data")
-    assert not list((tmp_path / "folder").iterdir())
 
 
 def test_the_newest_few_are_kept_and_the_best_always(tmp_path: Path) -> None:

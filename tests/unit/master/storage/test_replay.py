@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from es_queue.errors import RunFolderError
-from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.control import SET, ControlRequest
 from es_queue.slots import Shape
 from es_queue.strategies import STRATEGIES
@@ -85,25 +84,6 @@ def test_a_run_computed_again_from_its_log_has_the_same_digests(
     assert "which the newest checkpoint has too" in replayed(tmp_path)
 
 
-def test_a_log_of_other_noise_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logged(tmp_path)
-    replayed(tmp_path)
-    monkeypatch.setattr(
-        "master.storage.replay.NoiseTable.open",
-        lambda size, folder: NoiseTable.in_memory(size, seed=5),
-    )
-    with pytest.raises(
-        RunFolderError,
-        match=(
-            "was written with another version of the noise table: replay it with the es-queue "
-            "that wrote it"
-        ),
-    ):
-        replayed(tmp_path)
-
-
 def test_what_people_changed_is_computed_again_too(tmp_path: Path) -> None:
     request = ControlRequest(
         "0a0b0c0d", SET, "ada@host", 0.0, {"sigma": 0.5, "learning_rate": 0.3}, 3
@@ -111,22 +91,6 @@ def test_what_people_changed_is_computed_again_too(tmp_path: Path) -> None:
     outcome, _ = logged(tmp_path, requests=(request,))
     assert outcome.digest in replayed(tmp_path)
     assert outcome.state.changes
-
-
-def test_a_rollback_is_computed_again_too(tmp_path: Path) -> None:
-    wild = {
-        "strategy": "openai_es",
-        "learning_rate": 2.0,
-        "init": "normal",
-        "eval_every": 1,
-        "eval_episodes": 50,
-        "rollback": True,
-        "generations": 12,
-    }
-    outcome, sink = logged(tmp_path, **wild)
-    back = [record for record in sink.records if record.get("rolled_back") is not None]
-    assert back, "steps of this size do harm"
-    assert outcome.digest in replayed(tmp_path)
 
 
 def test_a_restart_by_deadline_is_computed_again_too(tmp_path: Path) -> None:
@@ -205,17 +169,6 @@ def test_a_newest_checkpoint_that_cannot_be_read_and_an_empty_file_are_found(
         replayed(tmp_path)
 
 
-def test_a_log_that_ends_before_the_newest_checkpoint_is_found(tmp_path: Path) -> None:
-    logged(tmp_path, generations=4)
-    (path,) = list_log_files(tmp_path / "replay")
-    *_, last = read_frames(path)
-    path.write_bytes(path.read_bytes()[: last.start])
-    with pytest.raises(
-        RunFolderError, match="ends with generation 3, but the newest checkpoint is of generation 4"
-    ):
-        replayed(tmp_path)
-
-
 def test_a_resumed_run_goes_on_with_its_log_and_cuts_off_what_it_will_do_again(
     tmp_path: Path,
 ) -> None:
@@ -253,17 +206,6 @@ def test_a_long_log_is_cut_into_files_and_the_oldest_go(
     assert "generations 0 to" not in replayed(tmp_path / "few") and outcome.digest in replayed(
         tmp_path / "few"
     )
-
-
-def test_a_large_checkpoint_does_not_begin_a_file_in_each_generation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logged(tmp_path / "whole")
-    (path,) = list_log_files(tmp_path / "whole" / "replay")
-    first, *_ = replay.read_frames(path)
-    monkeypatch.setattr(replay, "FILE_BYTES", path.stat().st_size - first.stop)
-    logged(tmp_path / "again")
-    assert len(list_log_files(tmp_path / "again" / "replay")) == 1
 
 
 def test_a_folder_without_a_log_and_one_of_another_run_are_refused(tmp_path: Path) -> None:

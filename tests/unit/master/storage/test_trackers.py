@@ -39,7 +39,6 @@ RECORD: dict[str, Any] = {
 }
 RECORDS = [RECORD, {**RECORD, "generation": 1, "env_steps": 2400, "eval_mean": -2.5}]
 SUMMARY = {"state": "finished", "digest": "0123abcd", "reproducible": True}
-EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
 Series = dict[str, list[tuple[int, float]]]
 
 
@@ -242,19 +241,6 @@ def test_a_resumed_run_replaces_what_it_repeats_in_tensorboard(tmp_path: Path) -
         track("tensorboard", tmp_path, [{**RECORD, "env_steps": steps}])
     events = tensorboard_events(tmp_path / "tensorboard")
     assert [event.step for event in events if event.session_log.status == 1] == [800]
-
-
-def test_a_missing_package_is_refused_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    for flags, extra in (
-        (["--tensorboard"], "tensorboard"),
-        (["--track", "wandb"], "wandb"),
-        (["--track", "mlflow"], "mlflow"),
-    ):
-        with pytest.raises(UsageError, match=rf"pip install 'es-queue\[{extra}\]'"):
-            parse_command_line(["--env", "CartPole-v1", *flags])
 
 
 def test_trackers_are_named_with_commas_between_and_an_unknown_one_is_refused(

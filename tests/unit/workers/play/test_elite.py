@@ -72,17 +72,6 @@ def test_an_exported_elite_plays_as_in_its_archive(
     assert exported["recorded"] is None
 
 
-def test_the_report_names_the_elite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_with_elites(tmp_path)
-    assert main([str(tmp_path), "--cell", "-9,0.9", "--episodes", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == (
-        "elite of cell 0: behaviour -8, 0.1, fitness 9.00 in training, the nearest: the cell of "
-        "-9, 0.9 is empty"
-    )
-    assert lines[2].startswith("1 episode with the final evaluation's seeds: ")
-
-
 @each_case(
     ("words", "code", "sentence"),
     [
@@ -100,13 +89,6 @@ def test_a_cell_that_cannot_be_found_is_refused(
 ) -> None:
     run_with_elites(tmp_path)
     assert sentence in refused(capsys, code, tmp_path, *words)
-
-
-def test_an_archive_without_elites_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_with_elites(tmp_path, np.empty((0, 2)))
-    assert "has no elite yet" in refused(capsys, 6, tmp_path, "--cell", "1,1")
 
 
 def test_a_run_without_an_archive_has_no_cells(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,12 +61,6 @@ def test_names_in_a_checkpoint_cannot_break_out_of_the_metadata(tmp_path: Path) 
     assert text.count("\n---\n") == 1 and "license" not in yaml.safe_load(text.split("---\n")[1])
 
 
-def test_a_policy_that_was_not_evaluated_has_no_results_block(tmp_path: Path) -> None:
-    card, _ = make_card(tmp_path, evaluation=None)
-    text = (card / "README.md").read_text()
-    assert "model-index" not in text and "Mean return" not in text
-
-
 def test_figures_of_a_foreign_checkpoint_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     for number, (mean, episodes, line) in enumerate(
         [(float("nan"), 3, None), (True, 3, None), (1.0, "[x](y)", "Mean return: 1.00 +/- 0.00 in")]
@@ -78,16 +71,6 @@ def test_figures_of_a_foreign_checkpoint_that_are_no_numbers_are_left_out(tmp_pa
         text = (make_card(folder, evaluation=figures)[0] / "README.md").read_text()
         assert "[x]" not in text
         assert line in text if line else "model-index" not in text
-
-
-def test_a_card_without_torch_has_no_onnx_file_and_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    card, _ = make_card(tmp_path)
-    assert "without policy.onnx: a .onnx file needs a package" in capsys.readouterr().out
-    assert not (card / "policy.onnx").exists()
-    assert "policy.onnx" not in (card / "README.md").read_text()
 
 
 def test_a_folder_that_holds_something_is_left_alone(

@@ -25,7 +25,6 @@ from es_queue.strategies import make_strategy
 from master.loop.checkpoint import policy_meta
 from tests.cases import each_case
 from tests.parts import play_slots, policy_size
-from workers import player as players
 from workers.es_play import main
 from workers.heartbeat import EpisodeControl
 from workers.player import Player, join
@@ -146,14 +145,6 @@ def test_without_flags_the_workers_final_evaluation_is_repeated_to_the_last_digi
     assert found["episodes"] == config.final_episodes
 
 
-def test_a_policy_of_novelty_search_is_played_where_nobody_can_tell_its_behaviour(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    novel = replace(CARTPOLE, strategy="novelty", population=8, behaviour="lab.elsewhere:where")
-    recorded = checkpoint(tmp_path / "best.npz", CARTPOLE, config=novel.to_dict())
-    assert played(capsys, tmp_path / "best.npz")["eval_mean"] == recorded
-
-
 @each_case("place", ["best.npz", "checkpoints/best.npz"])
 def test_a_runs_folder_stands_for_its_best_policy(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -238,13 +229,6 @@ def test_stochastic_play_is_refused_where_nothing_is_random(
     assert "leave --generation out" in told
 
 
-def test_a_checkpoint_without_an_evaluation_is_played_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkpoint(tmp_path / "best.npz", CARTPOLE, evaluation=None)
-    assert played(capsys, tmp_path)["recorded"] is None
-
-
 @each_case(
     "argv",
     [
@@ -260,13 +244,6 @@ def test_a_bad_flag_is_refused_in_one_sentence(
     argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(capsys, 2, tmp_path, *argv)
-
-
-def test_seeds_that_would_leave_their_range_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkpoint(tmp_path / "best.npz", CARTPOLE)
-    assert "no room for 6 episodes" in refused(capsys, 2, tmp_path, "--seed", 2**31 - 3)
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(
@@ -288,53 +265,11 @@ def test_a_folder_without_a_best_policy_names_what_it_has(
     assert "generation-00000004.npz" in refused(capsys, 6, tmp_path)
 
 
-def test_settings_that_cannot_be_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "population": -3})
-    assert "population is -3 in the checkpoint" in refused(capsys, 6, tmp_path)
-
-
 def test_an_environment_with_other_spaces_than_the_policys_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "env": "Acrobot-v1"})
     assert "does not fit the installed" in refused(capsys, 6, tmp_path)
-
-
-def test_an_environment_that_is_unknown_or_breaks_ends_with_its_own_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint(tmp_path / "best.npz", CARTPOLE)
-
-    def broken(*arguments: Any, **more: Any) -> Any:
-        raise ZeroDivisionError("a user's slip")
-
-    monkeypatch.setattr(players, "play_episode", broken)
-    assert "ZeroDivisionError: a user's slip" in refused(capsys, 5, tmp_path)
-    monkeypatch.undo()
-    checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "env": "Nothing-v9"})
-    refused(capsys, 5, tmp_path)
-
-
-def test_a_window_without_a_display_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint(tmp_path / "best.npz", CARTPOLE)
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert "no display" in refused(capsys, 5, tmp_path, "--render", "human")
-
-
-def test_an_interrupt_ends_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint(tmp_path / "best.npz", CARTPOLE)
-
-    def interrupted(*arguments: Any, **more: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(players, "play_episode", interrupted)
-    assert main([str(tmp_path)]) == 130
 
 
 def test_the_numeric_environment_is_fixed_before_numpy_is_imported(tmp_path: Path) -> None:

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
+from es_queue.errors import EnvironmentFailure, RunFolderError
 from tests.cases import each_case
-from tests.unit.workers.play.test_play_cli import CARTPOLE, WALKER, checkpoint, played, refused
-from workers import playback
+from tests.unit.workers.play.test_play_cli import CARTPOLE, WALKER, checkpoint, played
 from workers.es_play import main
-from workers.playback import VideoRecorder, format_figures, format_histogram, validate_recording
-from workers.policy_files import format_return
+from workers.playback import VideoRecorder, format_histogram
 
 Image = pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
 pytest.importorskip("imageio_ffmpeg", reason="the extra 'video' is not installed")
@@ -77,32 +75,6 @@ def test_a_caption_is_in_every_picture_and_changes_with_the_step(tmp_path: Path)
         assert film.n_frames == 1 and film.convert("L").getextrema() == (0, 0)
 
 
-@each_case(
-    "chosen, display, libraries, expected",
-    [
-        ("", "", ("EGL", "OSMesa"), "egl"),
-        ("", "", ("OSMesa",), "osmesa"),
-        ("", "", (), None),
-        ("", ":0", ("EGL",), None),
-        ("glfw", "", ("EGL",), "glfw"),
-    ],
-)
-def test_mujoco_draws_without_a_screen_by_a_library_that_is_there(
-    chosen: str,
-    display: str,
-    libraries: tuple[str, ...],
-    expected: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in (("MUJOCO_GL", chosen), ("DISPLAY", display), ("SDL_VIDEODRIVER", "")):
-        monkeypatch.setenv(name, value)
-        if not value:
-            monkeypatch.delenv(name)
-    monkeypatch.setattr(playback, "find_library", lambda name: name if name in libraries else None)
-    playback.choose_offscreen_drawing()
-    assert os.environ.get("MUJOCO_GL") == expected
-
-
 def test_a_policy_of_envpool_is_filmed_in_gymnasiums_own_and_that_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,12 +82,6 @@ def test_a_policy_of_envpool_is_filmed_in_gymnasiums_own_and_that_is_said(
     checkpoint(tmp_path / "best.npz", CARTPOLE, config=config)
     assert main([str(tmp_path), "--record", str(tmp_path / "a.gif"), "--caption"]) == 0
     assert "its episodes differ from those in training" in capsys.readouterr().err
-
-
-def test_a_long_film_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(playback, "MAX_GIF_FRAMES", 5)
-    assert filmed(tmp_path / "a.gif", 40).is_truncated
-    assert not filmed(tmp_path / "b.gif", 9).is_truncated
 
 
 def test_an_environment_that_draws_nothing_and_a_folder_that_is_none_are_said(
@@ -130,17 +96,6 @@ def test_an_environment_that_draws_nothing_and_a_folder_that_is_none_are_said(
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written"):
         filmed(tmp_path / "file" / "a.gif", 4)
-
-
-def test_a_missing_package_is_named_with_what_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "imageio_ffmpeg", None)
-    with pytest.raises(
-        UsageError, match=r"not installed \(imageio_ffmpeg\): pip install 'es-queue\[video\]'"
-    ):
-        validate_recording(tmp_path / "a.mp4")
-    validate_recording(tmp_path / "a.gif")
 
 
 @each_case("config", [CARTPOLE, WALKER])
@@ -186,30 +141,7 @@ def test_a_film_looks_for_no_screen(tmp_path: Path) -> None:
     assert (told.returncode, told.stderr) == (0, "")
 
 
-def test_the_line_of_a_film_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint(tmp_path / "best.npz", CARTPOLE)
-    assert main([str(tmp_path), "--record", str(tmp_path / "a.gif")]) == 0
-    assert f"filmed in {tmp_path / 'a.gif'} (" in capsys.readouterr().out
-    assert "one of the two" in refused(
-        capsys, 2, tmp_path, "--record", tmp_path / "a.gif", "--render", "human"
-    )
-
-
 # --- what is said of many episodes
-
-
-@each_case(
-    ("value", "text"),
-    [(-2.34e-5, "-2.34e-05"), (0.98765, "0.988"), (-0.0, "0.00"), (500.0, "500.00")],
-)
-def test_a_small_loss_is_shown_with_three_digits(value: float, text: str) -> None:
-    assert format_return(value) == text
-
-
-def test_equal_returns_have_no_deviation() -> None:
-    returns = {"eval_mean": -0.1, "eval_std": 2.8e-17, "eval_min": -0.1, "eval_max": -0.1}
-    figures = {**returns, "episodes": 100, "interval": [-0.1, -0.1], "length_mean": 1.0}
-    assert format_figures(figures) == "-0.1 in each, mean length 1.0 steps"
 
 
 def test_a_histogram_counts_every_episode_once() -> None:
