@@ -24,8 +24,7 @@ def fail():
 """
 #: Seats of runs that nobody leads: sat on and left at once. The second is what a worker must still
 #: take in the end.
-SEAT, AFTER = "es-ghost-abcdef-1", "es-after-abcdef-1"
-BOMB_BYTES = 200_000_000
+SEAT = "es-ghost-abcdef-1"
 
 
 class Reduced:
@@ -111,65 +110,6 @@ def dependent(one: Attacker) -> None:
     one.enqueue()
 
 
-def bomb(one: Attacker) -> None:
-    packed = zlib.compress(b"\0" * BOMB_BYTES, 9)
-    one.enqueue(data=packed, exc_info=packed)
-
-
-def giant_fields(one: Attacker) -> None:
-    one.enqueue(
-        **dict.fromkeys(
-            (
-                "timeout",
-                "status",
-                "description",
-                "meta",
-                "origin",
-                "data",
-                "result_ttl",
-                "worker_name",
-            ),
-            b"7" * 12000000,
-        )
-    )
-
-
-def many_workers(one: Attacker) -> None:
-    for start in range(0, 400_000, 20_000):
-        one.client.sadd(
-            "rq:workers:default",
-            *(f"rq:worker:{number:0100d}" for number in range(start, start + 20_000)),
-        )
-
-
-def poisoned_queue(one: Attacker) -> None:
-    for name in (
-        b"\xff\xfe",
-        b"",
-        b"a:b",
-        b"es-../x-abcdef-1",
-        b"x" * 10_000_000,
-        b"rq:job:x",
-        SEAT.encode() + b"\n",
-    ):
-        one.enqueue(name)
-
-
-def poisoned_registries(one: Attacker) -> None:
-    for key in ("rq:wip:default", "rq:failed:default", "rq:finished:default"):
-        one.client.zadd(key, {b"\xff\xfe": 1, b"": 1, b"a:b:c": 1, b"x" * 10_000_000: 1})
-    one.client.rpush("rq:queue:default:intermediate", b"\xff\xfe", b"x" * 10_000_000)
-    one.client.sadd("rq:workers:default", b"\xff\xfe", b"x" * 10_000_000)
-
-
-def wrong_types(one: Attacker) -> None:
-    one.client.set(f"rq:job:{SEAT}", "text")
-    one.client.rpush("rq:queue:default", SEAT)
-    one.client.set("rq:job:some-job", "text")
-    one.client.rpush("rq:queue:default", "some-job")
-    one.client.set(f"rq:executions:{AFTER}x", "text")
-
-
 #: Those that run the attacker's code on a plain worker as it is delivered.
 RUN: tuple[Attack, ...] = (
     function,
@@ -179,13 +119,4 @@ RUN: tuple[Attack, ...] = (
     pickle_in_hand,
     abandoned,
     dependent,
-)
-#: Others run it elsewhere, or harm a plain worker in other ways.
-HARM: tuple[Attack, ...] = (
-    bomb,
-    giant_fields,
-    many_workers,
-    poisoned_queue,
-    poisoned_registries,
-    wrong_types,
 )

@@ -13,7 +13,6 @@ import pytest
 import redis
 
 from es_queue import acl
-from es_queue.errors import RunFolderError, UsageError
 from tests.abuse.rights import CELLS, PAGE, may, written
 from tests.abuse.servers import BOTH, serving, told
 from tests.leaks import simple_password
@@ -144,36 +143,6 @@ def test_the_workers_of_a_named_queue_may_touch_no_other(tmp_path: Path) -> None
         assert told(port, "worker", password, "RPUSH", "rq:queue:gpu", "x") == 1
         for name in ("default", "gpu2", "g"):
             assert refused(told(port, "worker", password, "RPUSH", f"rq:queue:{name}", "x"))
-
-
-def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
-    acl.write_acl_files(tmp_path / "keys")
-    before = {path: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
-    for missing in (None, "users.acl", "master.password"):
-        if missing is not None:
-            del before[tmp_path / "keys" / missing]
-            (tmp_path / "keys" / missing).unlink()
-        with pytest.raises(UsageError, match="exists already"):
-            acl.write_acl_files(tmp_path / "keys")
-    assert {path: path.read_bytes() for path in (tmp_path / "keys").iterdir()} == before
-
-
-def test_a_folder_that_cannot_be_made_and_a_command_without_one_are_each_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="cannot be written"):
-        acl.write_acl_files(tmp_path / "file" / "keys")
-    for words, problem in (
-        ([], "the following arguments are required: FOLDER"),
-        (["a", "b"], "the command line has 'b'"),
-        (["--other"], "the following arguments are required: FOLDER"),
-        (["a", "--other"], "the command line has the unknown flag '--other'"),
-        (["a", "--queue", "x y"], "--queue is 'x y': use "),
-        (["a", "--queue", "*"], "--queue is '*': use "),
-    ):
-        assert acl.main(words) == 2
-        assert capsys.readouterr().err.startswith(f"es_queue.acl: {problem}")
 
 
 # --- every command that a server has is tried for every user: this file lists all that are

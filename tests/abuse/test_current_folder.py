@@ -63,13 +63,10 @@ def imported(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("es-master", "--help"),
         ("es-master", *TINY.split(), "--workers", 1),
         ("es-master", *TINY.split(), "--workers", 1, "--seeds", "1-2"),
         ("es-status", "--doctor"),
-        ("es-worker", "--help"),
         ("es-play", "--pretrained", "CartPole-v1", "--episodes", 1),
-        ("es-plot", "--help"),
     ],
     ids=lambda words: " ".join(map(str, words[:2])),
 )

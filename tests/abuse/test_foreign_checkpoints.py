@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ NAMED: dict[str, dict[str, Any]] = {
     "behaviour": {"strategy": "novelty", "behaviour": "evil:measure"},
     "package inside": {"env": "evil.inner:Evil-v0"},
 }
-MODULE_RUN = [sys.executable, "-m", "workers.es_play"]
 COMMAND = [str(BIN / "es-play")]
 
 
@@ -151,10 +149,8 @@ def test_own_code_plays_with_trust_or_when_it_is_allowed(allow: str, folder: Pat
     "settings",
     [
         {"policy": "os:system"},
-        {"env": "pip.__main__:X-v0"},
         {"wrapper": ["subprocess:run"]},
         {"env": "", "objective": "builtins:exec", "parameters": 4},
-        {"env": "", "objective": "numpy.testing:measure", "parameters": 4},
         {"env": "gymnasium:make"},
     ],
     ids=str,
@@ -165,19 +161,6 @@ def test_no_module_that_a_file_names_is_imported_installed_or_not(
     path = changed_npz(path_of("CartPole-v1"), folder / "gift.npz", **settings)
     module = next(str(value).strip("[]'").partition(":")[0] for value in settings.values() if value)
     assert_refused(folder, play(folder, path), module)
-
-
-def test_a_module_of_the_current_folder_does_not_stand_in_for_an_installed_one(
-    folder: Path,
-) -> None:
-    (folder / "gymnasium.py").write_text(EVIL)
-    (folder / "evil-1.dist-info").mkdir()
-    (folder / "evil-1.dist-info" / "top_level.txt").write_text("evil\n")
-    (folder / "evil-1.dist-info" / "METADATA").write_text("Name: evil\nVersion: 1\n")
-    path = changed_npz(path_of("CartPole-v1"), folder / "gift.npz", env="evil:Evil-v0")
-    assert_refused(folder, play(folder, path))
-    done = play(folder, path, command=MODULE_RUN)
-    assert_refused(folder, done)
 
 
 def test_every_setting_that_names_code_comes_by_the_gate() -> None:

@@ -12,14 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import redis
 
 from es_queue.errors import RedisError
 from master.loop.checkpoint import Checkpoints, encode
 from master.services.private_server import PrivateServer, server_binary
-from master.services.tcp_access import Address, read_password, write_join_files
+from master.services.tcp_access import read_password
 from master.storage.replay import ReplayLog
 from tests.abuse.servers import BOTH, SYSTEM
 from tests.integration.processes import BIN, Processes
@@ -130,53 +129,12 @@ def test_purge_does_not_follow_a_link_in_the_place_of_the_server(tmp_path: Path)
     assert (tmp_path / "precious/kept").is_dir()
 
 
-def test_a_run_does_not_continue_from_a_planted_archive(tmp_path: Path) -> None:
-    def master(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [str(BIN / "es-master"), *words, "--workers", "1"]
-        return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-        )
-
-    words = "--env CartPole-v1 --strategy map_elites --cells 3 --generations 2 --run r --seed 1"
-    begun = master(*words.split(), "--population", "8", "--final-episodes", "1")
-    assert begun.returncode == 0, begun.stderr
-    shutil.rmtree(tmp_path / "runs/r/redis")
-    file = max((tmp_path / "runs/r/checkpoints").glob("generation-*.npz"))
-    with np.load(file) as saved:
-        arrays = dict(saved)
-    arrays["strategy.elite_cell"] = np.zeros_like(arrays["strategy.elite_cell"])
-    np.savez(file, **arrays)
-    resumed = master("--resume", "r", "--generations", "3")
-    assert resumed.returncode == 6, resumed.stderr
-    assert "cannot be resumed: its elites are not each in a cell" in resumed.stderr
-    assert "Traceback" not in resumed.stderr
-
-
 def test_a_password_that_came_with_the_folder_opens_nothing(server: PrivateServer) -> None:
     password = "strangers-password-0123456789"
     server.folder.mkdir(mode=0o700)
     (server.folder / "password").write_text(password)
     server.start()
     assert password not in server.url and read_password(server.folder) is None
-
-
-def test_a_password_of_another_folder_or_account_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address = Address("127.0.0.1", 7000)
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
-        folder.mkdir()
-        write_join_files(folder, address)
-    made = read_password(first)
-    write_join_files(first, address)
-    assert read_password(first) == made
-    shutil.copy(first / "password", second / "password")
-    write_join_files(second, address)
-    assert read_password(second) != made
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache of another account"))
-    write_join_files(first, address)
-    assert read_password(first) != made
 
 
 # --- what its settings name

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -13,18 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from redis import Redis
 
 from es_queue import acl
 from es_queue.credentials import PASSWORD_FILE
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.messages import TRAIN, Task
-from es_queue.slots import HOST_FAILED, Shape, spans_from_bytes, worker_mark
 from tests.abuse.servers import WHEEL, serving
-from tests.faults import worlds
-from tests.faults.scenarios.answers import most_held
 from tests.faults.servers import free_port
 from tests.integration.processes import (
     BIN,
@@ -33,7 +26,6 @@ from tests.integration.processes import (
     Seen,
     flags,
     quiet_digest,
-    texts,
     wait_for,
 )
 from tests.leaks import digest, simple_password
@@ -127,13 +119,6 @@ def guarded(kind: str, folder: Path, processes: Processes) -> Iterator[Household
     ):
         client.execute_command("ACL", "SAVE")  # with digests alone
         yield Household(port, folder / "keys", processes, client)
-
-
-def told(seen: Seen) -> list[dict[str, str]]:
-    """What the workers of a run say of themselves, those too that have not joined."""
-    return [
-        texts(seen.client.hgetall(name)) for name in seen.client.scan_iter(seen.keys.worker("*"))
-    ]
 
 
 def done(process: Any, code: int = 0) -> str:
@@ -238,95 +223,8 @@ def test_a_viewer_cannot_drive_and_is_told_so_in_one_sentence(household: Househo
     assert json.loads(text)["runs"] == []
 
 
-def test_workers_may_tell_of_what_failed_and_refuse_a_run(household: Household) -> None:
-    folder, seen = household.processes.folder, Seen(household.client, "lp")
-    shutil.copy(worlds.__file__, folder / "worlds.py")
-    able = {"PYTHONPATH": str(folder)}
-    allowed = {**able, "ES_QUEUE_ALLOW": "installed,worlds"}
-    household.processes.environment |= able
-    master = household.master(
-        *flags({**ENDLESS, "env": "worlds:Trapped-v0"}), "--run", "lp", "--json"
-    )
-    household.worker(**allowed)
-    refusing = household.es_worker(**{**able, "ES_QUEUE_ALLOW": "installed"})
-    wait_for(
-        lambda: any("worlds" in about.get("refuses", "") for about in told(seen)),
-        "a worker refuses what its operator does not allow",
-    )
-    wait_for(seen.has_reached(1), "generation 1")
-    (folder / "trap-raise").touch()
-    wait_for(lambda: household.client.llen(seen.keys.errors), "a worker tells of what failed")
-    refusing.signal(signal.SIGTERM)
-    assert refusing.wait() == 0, refusing.said()
-    done(household.master("--stop", "lp"))
-    assert master.wait() == 130
-    assert {one for one in household.denied() if one[1] != "client|list"} == set()
-
-
 # --- megabytes among a run's results: the master's memory is bounded, whatever anyone adds
-
-
-MOST_MEGABYTES = 256.0
-MEGABYTE = 2**20
-
-
-def test_hundreds_of_megabytes_of_results_and_moments_are_read_a_few_at_a_time(
-    household: Household,
-) -> None:
-    seen = Seen(household.client, "filled")
-    master = household.master(*flags({**ENDLESS, "block": 1}), "--run", "filled", "--json")
-    publication = wait_for(lambda: seen.progress().get("publication"), "the run has a publication")
-    # Results of zeros have too few steps; moments of zeros are of no sampled slot.
-    sizes = {
-        seen.keys.moments(publication, 0): (Shape(1, 4, 0).moments.itemsize, 100),
-        seen.keys.results(publication, 0): (Shape(2, 0, 0).result.itemsize, 200),
-    }
-    client: Any = Redis.from_url(household.url(acl.WORKER), socket_timeout=60)
-    for key, (size, megabytes) in sizes.items():
-        piece = bytes(MEGABYTE // size * size)
-        for _ in range(megabytes):
-            client.append(key, piece)
-    results = 200 * (MEGABYTE // Shape(2, 0, 0).result.itemsize)
-    refused = seen.keys.refused
-    wait_for(
-        lambda: int(seen.client.hget(refused, "wrong-length") or 0) >= results, "all are refused"
-    )
-    held = most_held(master)
-    print(f"the master held {held:.0f} MB at most")
-    assert held < MOST_MEGABYTES
-    client.close()
 
 
 # --- reports of failures, and what workers say of themselves: what the master keeps of them, and
 # what it says
-
-
-def test_the_reason_of_a_failure_that_ends_the_run_is_escaped(household: Household) -> None:
-    values = {**CARTPOLE, "generations": 1000, "block": 1}
-    master = household.master(*flags(values), "--run", "escaped", "--json")
-    seen = Seen(household.client, "escaped")
-    publication = wait_for(lambda: seen.progress().get("publication"), "the run has a publication")
-    client: Any = client_from_url(household.url("worker"))
-    names = [f"forger-{one}-abcdef" for one in (1, 2)]
-    for name in names:
-        about = {"host": name, "pid": "1", "rq_name": name, "numerics": "0" * 32}
-        client.hset(seen.keys.worker(name), mapping=about)
-        client.pexpire(seen.keys.worker(name), 600_000)
-        client.sadd(seen.keys.workers, name)
-    wait_for(lambda: seen.progress().get("workers") == "2", "the master knows both")
-    reason = "\x1b]0;owned\x07\x1b[2J\u202e\u0085"
-    report = {"generation": 0, "kind": "train", "slot": 0, "reason": reason}
-    client.rpush(seen.keys.errors, json.dumps(report))
-    record = np.zeros(1, Shape(2, 0, 0).result)
-    spans = spans_from_bytes(Task.decode(household.client.get(seen.keys.task)).spans)
-    at = [span.kind for span in spans].index(TRAIN)
-    record["row"] = sum(span.stop - span.start for span in spans[:at])
-    record["failure"] = HOST_FAILED
-    for number in range(4):
-        record["seconds"], record["worker"] = number, worker_mark(names[number % 2])
-        client.append(seen.keys.results(publication, 0), record.tobytes())
-    assert master.wait(20) != 0
-    said = master.said()
-    assert "train slot 0" in said and "owned" in said
-    print(ascii(said[-400:]), household.client.hgetall(seen.keys.progress).get(b"why"))
-    assert not any(letter in said for letter in "\x1b\x07\u202e\u0085")

@@ -135,21 +135,6 @@ def test_a_linked_run_of_a_study_is_refused(gift: Path, capsys: pytest.CaptureFi
         assert "study/s1 is a link" in said_by(COMMANDS[name], study, capsys)
 
 
-def test_a_linked_run_in_a_folder_of_runs_is_not_drawn_and_not_listed(
-    gift: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = gift.parent / "study"
-    (study / "redis").mkdir(parents=True)
-    (study / "redis/redis.sock.path").write_text(str(study / "redis/socket"))
-    (study / "seeds.json").write_text(json.dumps({"run": "study"}))
-    (study / "s1").symlink_to(gift)
-    assert es_status(["--runs-dir", str(gift.parent), "--json"]) == 0
-    runs = json.loads(capsys.readouterr().out)["runs"]
-    assert [run["run"] for run in runs] == ["gift"]
-    linked(gift / "metrics.jsonl")
-    assert "metrics.jsonl is a link" in said_by(COMMANDS["plot"], gift.parent, capsys)
-
-
 def test_a_pipe_in_the_place_of_the_next_replay_log_does_not_hold_a_resumed_run(gift: Path) -> None:
     os.mkfifo(gift / "replay/00000004.log")
     command = [str(BIN / "es-master"), "--resume", str(gift), "--generations", "5"]

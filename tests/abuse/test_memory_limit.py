@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -78,24 +77,6 @@ def test_a_worker_that_sends_and_sends_is_refused_and_the_master_reads_and_remov
         assert master.set(own.task, "x")
 
 
-def test_commands_that_never_end_cost_their_senders_the_connection(port: int) -> None:
-    """Sixteen connections send values of 8 MB but for one byte; maxmemory does not refuse these."""
-    head = b"*2\r\n$4\r\nPING\r\n$%d\r\n" % (8 * MB)
-    with ExitStack() as stack:
-        sent = 0
-        for _ in range(16):
-            raw = stack.enter_context(connected(port, acl.WORKER))
-            try:
-                raw.sendall(head + b"x" * (8 * MB - 1))
-                sent += 1
-            except OSError:  # it was disconnected while it sent
-                continue
-        wait_for(lambda: used(port) < CLIENTS + 16 * MB, "the largest were disconnected")
-        assert sent > 0
-        with client_of(acl.MASTER, port) as master:
-            assert master.set(RunKeys("a-run").task, "x")
-
-
 # --- replies
 
 PARAMETERS = RunKeys("a-run").parameters("0.1-00000000")
@@ -132,13 +113,3 @@ def test_one_request_for_the_same_large_value_again_and_again_takes_bounded_memo
         peak = int(master.info("memory")["used_memory_peak"])
     print(f"{name}: {len(request):,} bytes, used_memory_peak {peak / MB:.0f} MB")
     assert peak < LIMIT + 2 * CLIENTS
-
-
-def test_a_long_pattern_of_a_viewer_does_not_keep_the_server_from_the_master(port: int) -> None:
-    own = RunKeys("a-run")
-    with client_of(acl.MASTER, port) as master:
-        for number in range(20):
-            master.set("es:" + "a" * 1000 + f":{number}", "x")
-        with connected(port, acl.VIEWER) as raw:
-            raw.sendall(command("SCAN", "0", "MATCH", "*?" * 400_000, "COUNT", "1000"))
-            assert master.set(own.task, "x"), "within the client's five seconds"

@@ -11,7 +11,6 @@ import pytest
 
 from es_queue.numerics import noise_table
 from es_queue.numerics.noise_table import NoiseTable
-from tests.integration.processes import CARTPOLE, Processes, flags, wait_for
 
 SIZE = 2**18
 
@@ -60,36 +59,3 @@ def test_a_table_that_is_overwritten_while_it_is_in_use_is_replaced_in_the_proce
     assert [table.recheck() for _ in range(2 * noise_table.RECHECK_EVERY)] == [""] * (
         2 * noise_table.RECHECK_EVERY
     )
-
-
-def test_master_and_worker_say_that_the_table_changed_under_them(
-    processes: Processes, tmp_path: Path
-) -> None:
-    folder = tmp_path / "noise"
-    words = (
-        *flags({**CARTPOLE, "generations": 100_000}),
-        "--run",
-        "noise",
-        "--workers",
-        1,
-        "--json",
-    )
-    master = processes.start(
-        processes.rq.parent / "es-master", *words, ES_QUEUE_NOISE_DIR=str(folder)
-    )
-    wait_for(lambda: len(master.events("generation")) >= 3, "three generations")
-    (path,) = folder.glob("*.f32")
-    overwrite(path)
-    wait_for(
-        lambda: any(
-            "was changed while this process used it" in str(one) for one in master.events()
-        ),
-        "the master says so",
-    )
-
-    def reported() -> bool:
-        status = processes.start(processes.rq.parent / "es-status", "noise", "--errors")
-        status.wait()
-        return "was changed while this process used it" in status.said()
-
-    wait_for(reported, "the worker reports it")

@@ -58,15 +58,6 @@ def test_a_runs_folder_is_its_users_or_its_groups(
     assert mode(tmp_path / "runs") == 0o775 & ~umask
 
 
-def test_a_runs_folder_that_others_can_read_is_closed_when_it_is_resumed(tmp_path: Path) -> None:
-    run_dir = tmp_path / "r"
-    run_dir.mkdir()
-    run_dir.chmod(0o755)
-    (run_dir / "config.json").write_text("{}")
-    prepare_folder(run_dir)
-    assert mode(run_dir) == 0o700
-
-
 @pytest.mark.parametrize(
     ("bits", "shared", "words"),
     [
@@ -175,14 +166,3 @@ def test_a_folder_of_a_run_that_is_a_link_is_refused_and_nothing_is_written_ther
     assert main([*words, "--run", "r", "--workers", "0"]) == 6
     assert f"{run / name} is a link" in capsys.readouterr().err
     assert [path.name for path in elsewhere.iterdir()] == ["00000001.npz"]
-
-
-def test_a_settings_file_of_dots_is_refused_before_it_is_parsed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from master.cli.main import main
-
-    path = tmp_path / "dots.toml"
-    path.write_text("a" + ".a" * 20_000 + " = 1\n")
-    assert main(["--config", str(path)]) == 2
-    assert "more than 100 dots" in capsys.readouterr().err

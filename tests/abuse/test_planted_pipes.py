@@ -78,25 +78,6 @@ def test_one_bad_folder_hides_no_other_run_and_stops_nobody(
 
 
 @pytest.mark.parametrize("kind", [pipe, endless])
-def test_a_plot_of_many_runs_does_not_wait_for_a_pipe(
-    kind: Callable[[Path], None], tmp_path: Path
-) -> None:
-    run_in(tmp_path, "good")
-    gift = run_in(tmp_path, "gift") / "metrics.jsonl"
-    gift.unlink()
-    kind(gift)
-    done = tell(tmp_path, "es-plot", "runs", "--out", "curves.svg")
-    assert done.returncode in (0, 2) and "Traceback" not in done.stderr, done.stderr[-500:]
-
-
-@pytest.mark.parametrize("kind", [pipe, endless])
-def test_a_seed_list_may_not_be_a_pipe(kind: Callable[[Path], None], tmp_path: Path) -> None:
-    kind(tmp_path / "list.json")
-    done = tell(tmp_path, "es-play", "list.json")
-    assert done.returncode == 6 and done.stderr.count("\n") == 1, done.stderr[-500:]
-
-
-@pytest.mark.parametrize("kind", [pipe, endless])
 def test_settings_are_read_from_files_alone(kind: Callable[[Path], None], tmp_path: Path) -> None:
     kind(tmp_path / "given.toml")
     done = tell(tmp_path, "es-master", "--config", "given.toml")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.credentials import PASSWORD, PASSWORD_FILE
+from es_queue.credentials import PASSWORD_FILE
 from es_queue.protocol.connection import client_from_url
 from tests.abuse.servers import WHEEL, serving
 from tests.faults import worlds
@@ -261,23 +261,3 @@ def test_what_a_child_is_given_it_finds_in_its_environment_once(
         ]
         assert held == [f"RQ_REDIS_URL={url_of(port)}".encode()], held
         assert (Path("/proc") / str(pid) / "environ").stat().st_mode & 0o077 == 0
-
-
-def test_a_private_server_is_not_offered_the_password_of_another(processes: Processes) -> None:
-    values = {**CARTPOLE, "generations": 1}
-    for words in ((), ("--seeds", "1,2")):
-        own = {name: value for name, value in values.items() if not words or name != "seed"}
-        master = processes.start(
-            BIN / "es-master",
-            *flags(own),
-            "--run",
-            f"own{len(words)}",
-            "--workers",
-            1,
-            "--json",
-            *words,
-            **{PASSWORD: SECRET},
-        )
-        assert master.wait() == 0, silent(master)
-        silent(master)
-    assert leaks_in(processes.folder) == []

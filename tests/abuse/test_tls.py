@@ -169,21 +169,6 @@ def test_tls_to_a_port_that_speaks_none_is_one_sentence(papers: Papers, tmp_path
         assert ADVICE in refused(papers.url(port))
 
 
-def test_the_commands_end_with_that_sentence_and_code_3(
-    tls: Callable[..., int], papers: Papers, processes: Processes
-) -> None:
-    url = papers.url(tls(), "other.pem")
-    for command in (
-        ("es-master", *flags(VALUES), "--run", "tls"),
-        ("es-master", "--attach", "tls", "--set", "sigma=1"),
-        ("es-master", "--stop", "tls"),
-        ("es-status",),
-    ):
-        process = processes.start(BIN / command[0], *command[1:], RQ_REDIS_URL=url)
-        assert process.wait() == 3
-        assert process.said().count("\n") == 1 and ADVICE in process.said()
-
-
 def test_a_certificate_that_is_not_looked_at_is_warned_of(
     tls: Callable[..., int], papers: Papers, processes: Processes
 ) -> None:

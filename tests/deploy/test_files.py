@@ -24,8 +24,6 @@ DOCKER = HOUSE / "docker"
 sys.path.append(str(DOCKER))
 import check_steps  # noqa: E402 - a script, not a package
 
-from es_queue import acl  # noqa: E402
-
 PROJECT: dict[str, Any] = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
 CHART = DOCKER / "helm" / "es-queue"
 #: Templates of the chart are YAML only once they are rendered.
@@ -100,14 +98,6 @@ def test_the_pinned_versions_are_within_the_ranges_of_pyproject() -> None:
         for one in (*needed, *optional)
         if pins().get(one.name.lower(), "none") not in one.specifier
     ] == []
-
-
-def test_the_images_carry_the_version_of_the_package() -> None:
-    named = re.findall(
-        r"(?:image: es-queue-\w+:|newTag: )(\S+?)[}\s]",
-        "".join((HOUSE / path).read_text() for path in YAML),
-    )
-    assert len(named) >= 8 and set(named) == {PROJECT["version"]}
 
 
 def test_the_base_image_is_named_by_its_release_and_nothing_is_fetched_but_packages() -> None:
@@ -285,24 +275,6 @@ def test_the_commands_that_a_kustomization_names_make_every_password_that_it_wan
 # --- Slurm
 
 
-SLURM = DOCKER / "slurm" / "es-queue.sbatch"
-
-
-def test_the_slurm_script_says_what_it_misses() -> None:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("SLURM")
-    }
-    told = subprocess.run(
-        ["bash", str(SLURM), "walk"],
-        env={**environment, "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert told.returncode != 0 and "sbatch --cpus-per-task N" in told.stderr
-
-
 # --- Redis' memory
 
 
@@ -358,15 +330,6 @@ def test_the_chart_has_the_version_of_the_package_and_the_bounds_of_the_manifest
     assert {part: values[part]["resources"] for part in named} == {
         part: limits[name] for part, name in named.items()
     }
-
-
-def test_the_values_name_secrets_and_hold_none() -> None:
-    values = documents((CHART / "values.yaml").relative_to(HOUSE))[0]
-    assert set(values["secrets"]) == {"redis", *acl.USERS, acl.SCALER}
-    assert all(name.endswith("-keys") for name in values["secrets"].values())
-    templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
-    assert "kind: Secret" not in templates and "password:" not in templates
-    assert set(re.findall(r"secrets\.(\w+)", templates)) == set(values["secrets"])
 
 
 # --- AWS and systemd

@@ -83,32 +83,12 @@ def test_sdist_and_wheel_hold_every_file_of_the_packages(built: Path) -> None:
     assert modules == expected
 
 
-def test_the_metadata_names_the_licence_and_what_the_package_is_for(built: Path) -> None:
-    metadata = message_from_bytes(distribution_file(built, "METADATA"))
-    assert metadata["License-Expression"] == "MIT" and metadata["License-File"] == "LICENSE"
-    assert "evolution-strategies" in metadata["Keywords"].split(",")
-    classifiers = metadata.get_all("Classifier", [])
-    assert "Environment :: Console" in classifiers and "Typing :: Typed" in classifiers
-    assert metadata["Description-Content-Type"] == "text/markdown"
-
-
 def test_the_addresses_are_those_that_the_build_names_and_no_others(built: Path) -> None:
     metadata = message_from_bytes(distribution_file(built, "METADATA"))
     addresses = dict(text.split(", ") for text in metadata.get_all("Project-URL", []))
     assert addresses.keys() == {"Repository", "Issues", "Changelog"}
     assert all(url.startswith(f"{REPOSITORY}") for url in addresses.values())
     assert "https://" not in (HOUSE / "pyproject.toml").read_text("utf-8")
-
-
-def test_classifiers_name_the_versions_of_python_that_install(built: Path) -> None:
-    metadata = message_from_bytes(distribution_file(built, "METADATA"))
-    named = [
-        text.rpartition(" ")[2]
-        for text in metadata.get_all("Classifier", [])
-        if text.startswith("Programming Language :: Python :: 3.")
-    ]
-    assert named and metadata["Requires-Python"] == f">={named[0]}"
-    assert not any(text.startswith("License ::") for text in metadata.get_all("Classifier", []))
 
 
 def test_pipx_run_has_a_command_of_the_packages_name(built: Path) -> None:

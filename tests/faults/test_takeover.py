@@ -5,7 +5,6 @@ standby.
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,43 +27,6 @@ RACES, RACERS = 50, 4
 def channels(valkey_url: str) -> Iterator[list[redis.Redis]]:
     with ExitStack() as stack:
         yield [stack.enter_context(client_from_url(valkey_url)) for _ in range(RACERS)]
-
-
-def raced(clients: list[redis.Redis], run: str) -> list[str | RunBusyError]:
-    """What each of several masters got that wanted the run at the same moment: its token, or the
-    refusal.
-    """
-    start, got = threading.Barrier(len(clients)), dict[int, str | RunBusyError]()
-
-    def want(number: int, client: redis.Redis) -> None:
-        start.wait()
-        try:
-            got[number] = take_lease(
-                MasterStore(client, run), f"host pid {number} abcdef", CLOCKS, wait=False
-            )
-        except RunBusyError as refusal:
-            got[number] = refusal
-
-    threads = [threading.Thread(target=want, args=one) for one in enumerate(clients)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(20)
-    return [got[number] for number in range(len(clients))]
-
-
-def test_of_several_who_want_a_run_at_one_moment_exactly_one_gets_it_and_keeps_it(
-    channels: list[redis.Redis],
-) -> None:
-    for number in range(RACES):
-        got = raced(channels, f"race-{number}")
-        winners = [index for index, one in enumerate(got) if isinstance(one, str)]
-        assert len(winners) == 1, got
-        (winner,) = winners
-        master = MasterStore(channels[winner], f"race-{number}")
-        assert master.epoch() == got[winner]
-        assert master.lease_holder()[0] == f"host pid {winner} abcdef"
-        master.renew(str(got[winner]), f"host pid {winner} abcdef", CLOCKS.lease)
 
 
 def test_who_reads_the_token_late_does_not_fence_who_has_just_taken_the_run(

@@ -15,7 +15,7 @@ import es_queue
 from es_queue import AskTell
 from es_queue.errors import NoRunError, RedisError, UsageError
 from es_queue.policies.saved_policy import load_policy
-from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
+from tests.integration.processes import BIN, Processes, Seen, Started, flags, wait_for
 
 OVEN: dict[str, Any] = {
     "objective": "ask",
@@ -157,17 +157,6 @@ def test_a_program_that_only_looks_gets_a_trial_soon_and_tells_it_once(
     assert master.wait() == 0, master.said()
 
 
-def test_a_closed_program_returns_what_it_has_not_told(oven: Any, valkey_url: str) -> None:
-    master = oven("closed", generations=1, population=2)
-    with join("closed", valkey_url) as left:
-        asked = left.ask()
-        assert asked is not None
-    assert left.ask() is None and not left.tell(asked, 1.0)
-    with join("closed", valkey_url) as program:
-        assert finish(program) >= 3
-    assert master.wait() == 0, master.said()
-
-
 def test_the_program_of_the_docs_finds_its_oven(
     processes: Processes, oven: Any, valkey_url: str
 ) -> None:
@@ -217,11 +206,3 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence(
     assert "audit is 0.5, but other programs score the vectors: leave it out" in audited.said()
     novel = oven("novel", strategy="novelty")
     assert novel.wait() == 2 and "the strategy compares behaviours" in novel.said()
-
-
-def test_a_run_that_plays_its_own_objective_has_nothing_to_ask(
-    processes: Processes, valkey_url: str
-) -> None:
-    processes.master(*flags(CARTPOLE), "--run", "own", url=valkey_url)
-    with pytest.raises(UsageError, match="run own plays CartPole-v1 itself: ask needs a run with"):
-        join("own", valkey_url)

@@ -4,7 +4,6 @@ replay repeats the run.
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import redis
 
 from master.storage.replay import learn_again
-from tests.integration.processes import Master, Processes, Seen, flags, wait_for
+from tests.integration.processes import Master, Processes, Seen
 
 VALUES: dict[str, Any] = {
     "env": "BipedalWalker-v3",
@@ -32,7 +31,6 @@ VALUES: dict[str, Any] = {
     "noise_size": 2**18,
 }
 PAIRS = VALUES["population"] // 2
-LONG = {**VALUES, "generations": 10**6}
 
 
 def uses_in(folder: Path, noise: Path) -> Counter[tuple[int, ...]]:
@@ -89,36 +87,3 @@ def test_two_workers_train_a_run_that_a_replay_repeats_and_leave_nothing_open(
         refused.wait() == 2
         and "audit is 0.1, but the schedule async does not use it" in refused.said()
     )
-
-
-def test_a_master_killed_and_resumed_counts_nothing_twice(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    processes: Processes,
-    tmp_path: Path,
-    short_folder: Path,
-) -> None:
-    seen, folder = Seen(redis_client, "phoenix"), tmp_path / "phoenix"
-    pair = [processes.worker(valkey_url) for _ in range(2)]
-    about = ("--run-dir", folder, "--json")
-    first = processes.master(*flags(LONG), "--run", "phoenix", *about, url=valkey_url)
-    for one in pair:
-        seen.joined(one)
-    wait_for(seen.has_reached(8), "generation 8")
-    first.signal(signal.SIGKILL)
-    first.wait()
-    left = seen.generation()
-    second = processes.master(
-        "--resume", "phoenix", "--generations", left + 12, *about, url=valkey_url
-    )
-    assert second.wait() == 0, second.said()
-    (summary,) = second.events("summary")
-    assert summary["generation"] == left + 12 and summary["reproducible"] is False
-    assert second.events("generation")[0]["generation"] == left
-    uses = uses_in(folder, short_folder / "noise")
-    assert set(uses.values()) == {1} and sum(uses.values()) == PAIRS * (left + 12)
-    again = processes.master(
-        "--replay", "phoenix", "--run-dir", folder, "--noise-dir", short_folder / "noise"
-    )
-    assert again.wait() == 0, again.said()
-    assert summary["digest"] in again.said()

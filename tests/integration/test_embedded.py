@@ -90,21 +90,6 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -
     assert not socket.parent.exists()
 
 
-def test_a_copied_folder_does_not_lead_to_the_originals_server(tmp_path: Path) -> None:
-    original, copy = (
-        PrivateServer(tmp_path / name / ("deep" * 30)) for name in ("original", "copy")
-    )
-    original.start()
-    try:
-        copy.folder.mkdir(parents=True)
-        shutil.copy(original.folder / "redis.sock.path", copy.folder)
-        copy.start()
-        assert pid_of(copy) != pid_of(original)
-    finally:
-        copy.stop()
-        original.stop()
-
-
 def test_a_second_owner_uses_the_first_ones_server_and_leaves_it_running(
     server: PrivateServer, client: redis.Redis
 ) -> None:

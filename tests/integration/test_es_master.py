@@ -194,20 +194,3 @@ def test_train_from_python_ends_when_told_to_with_the_commands_bits(processes: P
     assert summary["generation"] == 3
     assert summary["digest"] == quiet_digest(WALKER, 3)
     assert processes.living() == {}
-
-
-def test_a_package_called_workers_on_the_path_is_refused(processes: Processes) -> None:
-    own = foreign_package(processes.folder)
-    process = processes.master(*flags(WALKER), "--run", "shadow", PYTHONPATH=str(own.parent))
-    assert process.wait() == 2
-    assert process.err.read_text() == (
-        f"es-master: the package 'workers' that Python finds is {own}, not es-queue's: "
-        "run from another folder, or remove that package from PYTHONPATH\n"
-    )
-
-
-def foreign_package(folder: Path) -> Path:
-    own = folder / "workers"
-    own.mkdir()
-    (own / "__init__.py").write_text("raise ImportError('this is another package')\n")
-    return Path(os.path.realpath(own))

@@ -87,21 +87,6 @@ def test_killed_workers_are_replaced_and_sigterm_hands_their_work_back(
     assert seen.progress()["state"] == "running"
 
 
-def test_two_runs_share_the_workers_of_a_host(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    for name in ("one", "two"):
-        start_master(name, ENDLESS)
-    runs = [Seen(redis_client, name) for name in ("one", "two")]
-    processes.es_worker(valkey_url, "--workers", 2)
-    wait_for(lambda: all(len(run.workers()) == 1 for run in runs), "each run has a worker")
-    for run in runs:
-        wait_for(run.has_reached(2), "both runs train")
-
-
 def test_es_workers_open_and_take_no_seat_of_rq(
     valkey_url: str,
     redis_client: redis.Redis,
@@ -154,28 +139,11 @@ def test_workers_wait_for_a_redis_that_is_away_and_end_when_they_are_told(
     assert host.said().count("does not answer") <= 2
 
 
-def test_the_time_of_a_host_can_be_limited(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    start_master("short", ENDLESS)
-    host = processes.es_worker(valkey_url, "--max-seconds", 8)
-    seen = Seen(redis_client, "short")
-    wait_for(seen.workers, "it has joined")
-    assert host.wait(60) == 0, host.said()
-    assert not seen.all_claims()
-
-
 @each_case(
     ("words", "code", "sentence"),
     [
         ([], 2, "no Redis is named: give --redis-url or set RQ_REDIS_URL"),
         (["--redis-url", "redis://localhost", "--workers", "0"], 2, "--workers is 0"),
-        (["--redis-url", "redis://localhost", "--max-seconds", "-1"], 2, "use a number above 0"),
-        (["--redis-url", "localhost"], 2, "--redis-url is not a Redis address"),
-        (["--redis-url", "redis://127.0.0.1:1/abc"], 3, "is no database number: use /0"),
         (["--wokers", "2"], 2, "did you mean --workers?"),
     ],
 )

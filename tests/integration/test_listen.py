@@ -5,7 +5,6 @@ which is seen nowhere.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -196,22 +195,3 @@ def test_without_the_flag_no_port_is_open_and_no_password_is_there(processes: Pr
     with redis.Redis.from_url(f"unix://{run.run_dir}/redis/redis.sock") as client:
         assert client.config_get("port", "requirepass") == {"port": "0", "requirepass": ""}
     assert "listens" not in run.about and not (run.run_dir / "redis/password").exists()
-
-
-def test_a_port_that_is_taken_is_named_and_nothing_is_left(processes: Processes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        process = processes.master(
-            *flags(ENDLESS), "--run", "open", "--listen", f"127.0.0.1:{port}"
-        )
-        assert process.wait() == 3
-    assert re.fullmatch(
-        rf"es-master: port {port} of 127\.0\.0\.1 is in use by another program: .*\n",
-        process.said(),
-    )
-    assert processes.living() == {} and not (processes.folder / "runs").exists()
-
-
-def test_a_server_of_somebody_else_is_not_opened(processes: Processes, valkey_url: str) -> None:
-    process = processes.master(*flags(ENDLESS), "--listen", url=valkey_url)
-    assert process.wait() == 2 and "--listen" in process.said()

@@ -34,17 +34,10 @@ def test_a_runs_noise_folder_is_that_of_its_local_workers_too(
     [
         ("0::/job\n", {"job/cpu.max": "100000 100000"}, 1),
         ("0::/job/step\n", {"job/cpu.max": "50000 100000", "job/step/cpu.max": "max 100000"}, 1),
-        ("0::/job\n", {"job/cpu.max": "max 100000"}, None),
-        ("0::/\n", {"cpu.max": "150000 100000"}, 1),
         (
             "4:cpu,cpuacct:/job\n0::/\n",
             {"cpu/job/cpu.cfs_quota_us": "100000", "cpu/job/cpu.cfs_period_us": "100000"},
             1,
-        ),
-        (
-            "4:cpu,cpuacct:/job\n",
-            {"cpu/job/cpu.cfs_quota_us": "-1", "cpu/job/cpu.cfs_period_us": "100000"},
-            None,
         ),
     ],
 )

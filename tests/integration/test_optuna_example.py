@@ -36,22 +36,3 @@ def test_two_processes_share_a_study_and_each_trial_leaves_its_own_folder(
     assert seeds == list(range(len(cards))) and 4 <= len(cards) <= 5
     study = optuna.load_study(study_name="es-queue", storage=storage(processes.folder / STUDY))
     assert len({tuple(trial.params.values()) for trial in study.trials}) == len(study.trials)
-
-
-@pytest.mark.slow
-def test_a_trial_below_the_median_of_the_others_ends_before_its_budget(
-    processes: Processes,
-) -> None:
-    study = optuna.create_study(
-        study_name="es-queue", direction="maximize", storage=storage(processes.folder / STUDY)
-    )
-    for _ in range(5):  # much better than the pendulum allows
-        study.add_trial(
-            optuna.trial.create_trial(value=1e6, intermediate_values=dict.fromkeys(range(21), 1e6))
-        )
-    words = ("--env", "Pendulum-v1", "--max-steps", "30000", *WORDS[2:], "--trials", "6")
-    search = processes.start(sys.executable, EXAMPLE, *words)
-    assert search.wait(240) == 0, search.said()
-    assert study.trials[-1].state == optuna.trial.TrialState.PRUNED
-    summary = json.loads((processes.folder / "runs/optuna/trial-5/summary.json").read_text())
-    assert summary["env_steps"] < 30_000

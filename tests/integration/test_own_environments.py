@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import signal
 from collections.abc import Callable
 
@@ -108,17 +107,6 @@ def test_what_an_environment_reports_at_the_ends_of_episodes_is_averaged_and_sho
     assert "mean of count" in (processes.folder / "count.svg").read_text()
 
 
-def test_a_success_that_an_environment_reports_needs_no_flag(processes: Processes) -> None:
-    (processes.folder / "goal.py").write_text(GOAL)
-    words = [*flags({**TINY, "env": "goal:Goal"}), "--workers", 1]
-    run = processes.master(*words, "--run", "goal")
-    assert run.wait() == 0, run.said()
-    again = processes.master("--replay", "goal", "--trust")
-    assert again.wait() == 0, again.said()
-    summary = json.loads((processes.folder / "runs" / "goal" / "summary.json").read_text())
-    assert summary["eval_info"] == f"is_success {summary['eval_info_is_success']:.4g}"
-
-
 @pytest.mark.parametrize("listen", [(), ("--listen", "127.0.0.1")], ids=["rq", "es-worker"])
 def test_an_environment_with_a_thread_pool_of_its_module_trains(
     processes: Processes, listen: tuple[str, ...]
@@ -141,17 +129,6 @@ def test_an_environment_that_hangs_is_named_and_ctrl_c_ends_the_command(
     run.signal(signal.SIGINT)
     assert run.wait() == 130 and run.err.read_text().count("\n") == 1
     assert processes.living() == {} and not (processes.folder / "runs").exists()
-
-
-def test_a_run_of_a_loose_module_resumes_from_redis_when_its_folder_is_lost(
-    valkey_url: str, processes: Processes
-) -> None:
-    (processes.folder / "loose.py").write_text(LOOSE)
-    settings = ["--env", "loose:Loose-v0", "--run", "lost", *flags(TINY)]
-    for words in (settings, ["--resume", "lost", "--trust", "--generations", 4]):
-        run = processes.master(*words, "--workers", 1, url=valkey_url)
-        assert run.wait() == 0, run.said()
-        shutil.rmtree(processes.folder / "runs")
 
 
 def test_a_worker_imports_nothing_loose_unless_its_operator_allows_it(
@@ -179,68 +156,6 @@ def test_a_worker_imports_nothing_loose_unless_its_operator_allows_it(
     assert not (processes.folder / "imported").exists() and careful.process.poll() is None
     processes.worker(valkey_url, **{ALLOW: "loose"})
     assert run.summary()["state"] == "finished"
-
-
-def test_a_worker_that_lacks_the_module_says_its_name_and_waits_for_those_who_have_it(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-    monkeypatch: object,
-    tmp_path_factory: object,
-) -> None:
-    (processes.folder / "loose.py").write_text(LOOSE)
-    elsewhere = tmp_path_factory.mktemp("elsewhere")  # type: ignore[attr-defined]
-    monkeypatch.syspath_prepend(processes.folder)  # type: ignore[attr-defined]
-    run = start_master("lacking", {**TINY, "env": "loose:Loose-v0"})
-    wait_for(
-        lambda: Seen(redis_client, "lacking").progress().get("state") == "running", "the run begins"
-    )
-    without = processes.start(
-        processes.rq, "worker", "--url", valkey_url, cwd=elsewhere, **{ALLOW: "loose"}
-    )
-    said = wait_for(
-        lambda: [one for one in run.heard.notes if "cannot join" in one],
-        "the master says why the worker does not work",
-    )
-    assert (
-        "cannot join: the module loose of the environment loose:Loose-v0 cannot be imported: "
-        "ModuleNotFoundError: No module named 'loose'"
-    ) in said[0]
-    assert without.process.poll() is None
-    processes.worker(valkey_url, **{ALLOW: "loose"})
-    assert run.summary()["state"] == "finished"
-    assert max(record["workers"] for record in run.heard.records) == 1
-
-
-#: Nothing is better than the first parameters, all zero.
-FLAT = """
-import gymnasium, numpy as np
-
-class Flat(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.ones(2, np.float32), {}
-
-    def step(self, action):
-        noise = 1e-6 * self.np_random.random()
-        return np.ones(2, np.float32), noise - float(abs(action[0])), True, False, {}
-"""
-
-
-def test_a_run_that_no_longer_improves_says_once_what_may_help(processes: Processes) -> None:
-    (processes.folder / "flat.py").write_text(FLAT)
-    settings = {**TINY, "env": "flat:Flat", "eval_every": 5, "eval_episodes": 2, "generations": 160}
-    words = [*flags(settings), "--env-seeds", "generation", "--no-obs-norm", "--workers", 1]
-    run = processes.master(*words, "--run", "flat")
-    assert run.wait() == 0, run.said()
-    told = [line for line in run.said().splitlines() if "has been better than" in line]
-    assert len(told) == 1 and "no evaluation has been better than generation 0's" in told[0]
-    for hint in ("--policy mlp", "--env-seeds slot", "without --no-obs-norm"):
-        assert hint in told[0]
 
 
 CHANGING = """

@@ -104,18 +104,12 @@ def test_a_run_is_told_with_its_settings_and_whole_curves(page: int) -> None:
 @each_case(
     "path",
     [
-        "/nothing",
         "/../../etc/passwd",
         "/%2e%2e/pages.py",
-        "//etc/passwd",
         "/static/app.js",
-        "/api/runs/",
         "/api/runs/../x",
-        "/api/runs/UPPER",
         "/api/runs/no-such",
-        "/api/runs/walker-1/other",
         "/api/runs/" + "a" * 9000,
-        "/app.js/",
         "/\x00",
     ],
 )
@@ -135,14 +129,10 @@ def test_nothing_can_be_sent(page: int, method: str) -> None:
     "data",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\xff",
-        b"GET /\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"G" * 70_000 + b"\r\n\r\n",
-        b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 500 + b"\r\n",
         b"GET <script> HTTP/1.1\r\n\r\n",
-        b"GET http://[<b> HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\n <b>: c\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 9000 + b"\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: <b>\r\n\r\n",
     ],

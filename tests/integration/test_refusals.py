@@ -14,18 +14,6 @@ import redis
 
 from tests.integration.processes import CARTPOLE, Master, Processes, Started, flags, wait_for
 
-RAISING = """
-import gymnasium
-
-class Raising(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        raise RuntimeError("no door to open")
-
-gymnasium.register("Raising-v0", lambda **_: Raising())
-"""
 FORGETFUL = """
 import gymnasium, numpy, random
 
@@ -57,20 +45,6 @@ def sentence_of(process: Started, code: int) -> str:
     return text.removeprefix("es-master: ").rstrip("\n")
 
 
-def test_an_environment_that_nobody_knows(processes: Processes) -> None:
-    process = processes.master("--env", "BipedalWalker-v9000")
-    assert "there is no environment 'BipedalWalker-v9000'" in sentence_of(process, 5)
-
-
-def test_an_environment_that_raises_in_reset(processes: Processes) -> None:
-    (processes.folder / "raising.py").write_text(RAISING)
-    process = processes.master("--env", "raising:Raising-v0")
-    assert (
-        sentence_of(process, 5)
-        == "raising:Raising-v0 fails when it is played: RuntimeError: no door to open"
-    )
-
-
 @pytest.mark.slow
 def test_an_environment_that_does_not_repeat_itself(processes: Processes) -> None:
     (processes.folder / "forgetful.py").write_text(FORGETFUL)
@@ -84,14 +58,6 @@ def test_an_environment_that_does_not_repeat_itself(processes: Processes) -> Non
         "seed all its randomness in reset, or use --allow-nondeterministic and lose reproducible "
         "results"
     )
-
-
-def test_a_run_to_resume_that_never_was(processes: Processes, valkey_url: str) -> None:
-    process = processes.master("--resume", "nothing")
-    assert "there is no run nothing in runs; there are no runs" in sentence_of(process, 6)
-    process = processes.master("--resume", "nothing", url=valkey_url)
-    assert f"there is no run nothing in {valkey_url}; there are no runs" in sentence_of(process, 6)
-    assert not (processes.folder / "runs/nothing").exists()
 
 
 def test_a_second_master_on_a_live_run(

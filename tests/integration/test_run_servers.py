@@ -185,26 +185,3 @@ def test_a_stranger_s_folder_gets_no_connection_and_no_password(processes: Proce
         assert "was not asked: give --redis-url" in run["redis"]
         with pytest.raises(BlockingIOError):
             listening.accept()
-
-
-def test_the_environment_does_not_move_a_run(processes: Processes, live: Started) -> None:
-    other = {"REDIS_URL": "redis://127.0.0.1:1"}
-    said = done(processes.master("--stop", RUN, **other), 0)
-    assert "REDIS_URL names redis://127.0.0.1:1, which is not used" in said
-    assert live.wait() == 130
-
-
-def test_a_study_remembers_its_server(
-    processes: Processes, valkey_url: str, redis_client: redis.Redis
-) -> None:
-    words = (*flags({**LONG, "seed": None}), "--run", "study", "--seeds", "1-2", "--workers", 1)
-    study = processes.master(*words, url=valkey_url)
-    wait_for(Seen(redis_client, "study-s1").has_reached(2), "the first seed is under way")
-    assert status(processes, "study-s1")["state"] == "running"
-    assert f"run study is live: {socket.gethostname()}" in done(
-        processes.master("--resume", "study", "--redis-url", "private"), 4
-    )
-    study.signal(signal.SIGINT)
-    assert study.wait() == 130
-    done(processes.master("--resume", "study", "--workers", 1, "--max-steps", 1), 0)
-    assert Seen(redis_client, "study-s1").progress()["state"] == "finished"

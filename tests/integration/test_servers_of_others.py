@@ -5,7 +5,6 @@ their jobs to them, and names what is wrong.
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import rq
 from es_queue.protocol.connection import client_from_url
 from master.services.private_server import server_binary
 from tests.abuse.servers import WHEEL, serving
-from tests.cases import each_case
 from tests.faults.servers import free_port
 from tests.integration.processes import (
     BIN,
@@ -119,28 +117,6 @@ def test_a_server_without_room_for_workers_is_named_with_its_limit(
     done(master, 0)
 
 
-@each_case("setting", ["decode_responses=True", "retry=3", "credential_provider=x"])
-@each_case("command", [("es-status",), ("es-worker",), ("es-master", "--env", "CartPole-v1")])
-def test_a_setting_that_no_url_can_give_is_refused(
-    setting: str, command: tuple[str, ...], processes: Processes
-) -> None:
-    name, *words = command
-    url = f"redis://127.0.0.1:1?{setting}"
-    said = done(processes.start(BIN / name, *words, "--redis-url", url), 3)
-    assert said == (
-        f"{name}: the Redis URL cannot be used: after its '?' it can only set db, username, "
-        "password, client_name, protocol, max_connections, socket_timeout, "
-        "socket_connect_timeout, socket_keepalive, health_check_interval and ssl_…\n"
-    )
-
-
-def test_a_database_that_the_server_lacks_is_named(processes: Processes, valkey_url: str) -> None:
-    url = f"{valkey_url}?db=99"
-    for name, *words in (("es-worker",), ("es-master", "--env", "CartPole-v1")):
-        said = done(processes.start(BIN / name, *words, "--redis-url", url), 3)
-        assert "does not have that database" in said
-
-
 def test_a_sentinel_is_called_one(processes: Processes, sentinel: str) -> None:
     for name, *words in (("es-status",), ("es-worker",), ("es-master", "--env", "CartPole-v1")):
         said = done(processes.start(BIN / name, *words, "--redis-url", sentinel), 3)
@@ -200,49 +176,3 @@ def test_a_worker_with_another_serializer_takes_few_seats_and_is_told_so(
     assert "its serializer is not RQ's default: start it without -S" in said
     assert "install es-queue" not in said and "killed" not in said
     assert int(redis_client.get("es:other:seatno") or 0) < 20
-
-
-def test_runs_that_begin_at_once_have_names_of_their_own(processes: Processes) -> None:
-    from master.run.launch import derive_run_id
-
-    assert len({derive_run_id("BipedalWalkerHardcore-v3") for _ in range(200)}) == 200
-    assert max(map(len, (derive_run_id("X" * 99),))) <= 40
-
-
-def test_the_variable_that_replaces_a_private_server_is_named(
-    processes: Processes, valkey_url: str
-) -> None:
-    words = (*flags(CARTPOLE), "--run", "elsewhere", "--workers", 1)
-    said = done(processes.master(*words, REDIS_URL=valkey_url), 0)
-    assert "so no private server is started" in said
-    said = done(processes.master(*words[:-4], REDIS_URL="redis://127.0.0.1:1"), 3)
-    assert "redis://127.0.0.1:1, which REDIS_URL names, cannot be reached" in said
-
-
-def test_a_private_server_in_a_folder_whose_name_is_not_utf_8_is_refused(
-    processes: Processes, tmp_path: Path
-) -> None:
-    folder = tmp_path / "a\udcff"
-    folder.mkdir()
-    said = done(processes.master(*flags(CARTPOLE), cwd=folder), 3)
-    assert "whose name is not UTF-8: give another --run-dir" in said
-
-
-def test_a_run_resumed_after_its_end_without_a_worker_stops_and_says_that_its_budget_is_used(
-    processes: Processes, valkey_url: str, redis_client: redis.Redis
-) -> None:
-    words = (*flags(LONG), "--run", "over", "--workers", 1, "--json")
-    master = processes.master(*words, url=valkey_url)
-    wait_for(Seen(redis_client, "over").has_reached(5), "the run is under way")
-    done(processes.master("--stop", "over"), 0)
-    master.wait()
-    quick = (
-        "from master.loop import workers\nworkers.ABSENT_SECONDS = 0.2\n"
-        "from master.cli.main import main\nraise SystemExit(main())\n"
-    )
-    words = ("--resume", "over", "--generations", 4, "--workers", 0)
-    said = done(processes.start(sys.executable, "-c", quick, *words), 0)
-    assert "generations is 4 and counts from the beginning of the run" in said
-    assert "no worker was there for the final evaluation: start one and continue" in said
-    assert Seen(redis_client, "over").progress()["state"] == "stopped"
-    done(processes.master("--resume", "over", "--workers", 1), 0)

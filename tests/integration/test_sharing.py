@@ -108,16 +108,6 @@ def test_each_of_several_runs_soon_has_its_share_and_what_one_leaves_goes_to_the
     assert team.seen("first").failed_jobs() == []
 
 
-def test_a_run_that_has_one_worker_keeps_it_when_another_run_has_none(team: Team) -> None:
-    team.run("first")
-    (worker,) = team.workers(1)
-    seat = team.seen("first").joined(worker)
-    team.run("second")
-    for name in ("first", "second"):
-        team.update(name)
-    assert list(team.seen("first").workers()) == [seat] and team.known("second") == set()
-
-
 def test_a_queue_keeps_a_teams_runs_and_workers_apart(team: Team) -> None:
     a = team.run("run-a", "--queue", "team-a")
     team.run("run-b", "--queue", "team-b")

@@ -146,17 +146,6 @@ def test_one_key_is_shown_with_its_whole_value(
     assert found["key"] == key and found["value"] == expected
 
 
-def test_what_is_packed_is_decoded(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert told(capsys, valkey_url, "--keys", OWN.task)["value"]["sigma"] == 0.25
-    assert told(capsys, valkey_url, "--keys", OWN.config)["value"]["env"] == "CartPole-v1"
-    assert told(capsys, valkey_url, "--keys", OWN.checkpoint)["value"]["meta"] == META
-    assert told(capsys, valkey_url, "--keys", OWN.parameters(PUBLICATION))["value"]["max"] == 2.0
-    results = told(capsys, valkey_url, "--keys", OWN.results(PUBLICATION))["value"]
-    assert (results["newest rows"], results["fitness"]) == ([0, 3], [1.0, 1.5])
-
-
 @pytest.mark.parametrize("key", ["other:secret", "rq:workers"])
 def test_keys_of_others_are_refused(
     key: str, filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
@@ -204,52 +193,6 @@ def test_values_that_are_too_large_are_described_and_not_fetched(
         assert found["value"] is None and "more than es-status reads" in found["note"]
     assert len(told(capsys, valkey_url, "--keys")["keys"]) == 19
     assert fetched(filled) - before < 1_000_000
-
-
-ODD = [
-    b"",
-    b"\x1b[2J\xff\x00",
-    b"[" * 5000,
-    b"\x93" * 100,
-    b"PK\x03\x04" + b"\x00" * 50,
-    b"12.3-0000000a train 9 1",
-    b"{}",
-    "\u202e".encode(),
-]
-
-
-@pytest.mark.parametrize(
-    "suffix",
-    [
-        "config",
-        "task",
-        "checkpoint",
-        "errors",
-        "progress",
-        "history",
-        f"results:{PUBLICATION}:0",
-        "x",
-    ],
-)
-def test_no_value_of_any_type_under_any_key_crashes_it(
-    suffix: str, filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key = OWN.prefix + suffix
-    for data in ODD:
-        writes = (
-            lambda data=data: filled.set(key, data),
-            lambda data=data: filled.rpush(key, data),
-            lambda data=data: filled.sadd(key, data),
-            lambda data=data: filled.zadd(key, {data: float("inf")}),
-            lambda data=data: filled.hset(key, mapping={data: data}),
-            lambda data=data: filled.xadd(key, {data: data, b"answer": data, b"eval_mean": data}),
-        )
-        for write in writes:
-            filled.delete(key)
-            write()
-            for argv in (["--keys"], ["--keys", key], ["walker-1"], ["walker-1", "--errors"]):
-                said(capsys, valkey_url, *argv)
-            told(capsys, valkey_url, "--keys", key)
 
 
 # --- reports and history

@@ -15,7 +15,6 @@ import redis
 from es_queue.protocol.keys import RUNS, RunKeys
 from master.status.command import main
 from master.status.figures import FIGURES, WORKER_FIGURES
-from master.status.snapshot import LONGEST_VALUE, MOST_REASONS, MOST_RUNS
 
 OWN = RunKeys("walker-1")
 WORKER = "host-12-abcdef"
@@ -115,20 +114,6 @@ def test_the_master_and_waiting_requests_are_read(
     )
 
 
-def test_a_user_who_may_only_read_these_keys_sees_everything_and_nothing_is_written(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    filled.execute_command(
-        "ACL", "SETUSER", "looker", "reset", "on", ">word", "%R~es:*", "+@read", "+@connection"
-    )
-    before = {key: filled.dump(key) for key in filled.keys("*")}
-    url = valkey_url.replace("unix://", "unix://looker:word@")
-    assert len(told(capsys, url)["runs"]) == 2 and told(capsys, url, "walker-1")["errors"] == 2
-    assert {key: filled.dump(key) for key in filled.keys("*")} == before
-    assert main(["--redis-url", url]) == 0
-    assert "word" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "rights", [("%R~other:*", "+@read", "+@connection"), ("~*", "-@all", "+@connection")]
 )
@@ -149,14 +134,6 @@ def test_a_user_who_may_read_too_little_is_told_so(
         )
 
 
-def test_a_wrong_password_is_told_without_repeating_it(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--redis-url", valkey_url.replace("unix://", "unix://nobody:word@")]) == 3
-    sentence = capsys.readouterr().err
-    assert "refused the user or password" in sentence and "word@" not in sentence
-
-
 def test_keys_of_another_type_are_as_good_as_missing(
     filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,32 +152,6 @@ def test_keys_of_another_type_are_as_good_as_missing(
     filled.set(RUNS, "text")
     assert main(["--json", "--redis-url", valkey_url]) == 3
     assert "has a key es:runs of another program" in capsys.readouterr().err
-
-
-def test_what_is_too_long_or_too_many_is_not_shown(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    filled.hset(OWN.progress, "env", "x" * (LONGEST_VALUE + 1))
-    filled.hset(OWN.worker(WORKER), "refuses", "x" * (LONGEST_VALUE + 1))
-    filled.hset(OWN.refused, mapping={f"reason-{k}": 1 for k in range(MOST_REASONS)})
-    filled.zadd(RUNS, {f"run-{k}": k for k in range(2 * MOST_RUNS)})
-    run = told(capsys, valkey_url, "walker-1")
-    assert (
-        "env" not in run
-        and "refuses" not in run["living"][0]
-        and len(run["refused"]) == MOST_REASONS
-    )
-    assert len(told(capsys, valkey_url)["runs"]) <= MOST_RUNS
-
-
-def test_a_finished_run_is_in_no_stage(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    filled.hset(OWN.progress, "stage", "final")
-    for state, code, is_shown in (("running", 0, True), ("finished", 10, False)):
-        filled.hset(OWN.progress, "state", state)
-        assert main(["walker-1", "--redis-url", valkey_url]) == code
-        assert ("it plays its final episodes" in capsys.readouterr().out) == is_shown
 
 
 def test_a_long_history_is_sampled_for_one_look_from_its_beginning_to_its_end(

@@ -151,41 +151,6 @@ def test_a_run_whose_es_master_is_killed_is_started_again_and_keeps_its_bits(
     assert_done(processes, "again", LONG)
 
 
-@pytest.mark.slow
-def test_a_run_whose_es_master_is_killed_four_times_in_a_row_fails_for_good(
-    processes: Processes,
-) -> None:
-    study = begun(processes, "fails")
-    killed: set[int] = set()
-    while len(killed) < 4:
-        living = wait_for(lambda: processes_with(processes, " fails-s4 "), "its es-master runs")
-        for pid in set(living) - killed:
-            os.kill(pid, signal.SIGKILL)
-            killed.add(pid)
-    assert study.wait(120) == 137, study.said()
-    assert [one["text"] for one in of(study, 4, "note")] == [
-        *(f"its es-master ended with code 137 and starts again in {wait} s" for wait in (1, 4, 12)),
-        "failed with exit code 137: its es-master was killed by SIGKILL",
-    ]
-    states = {one["seed"]: one["state"] for one in stored(processes, "fails")["runs"]}
-    assert states == {4: "failed", 2: "finished", 9: "finished"}
-    assert processes.living() == {}
-
-
-@pytest.mark.parametrize(("order", "code"), [("2,9", 6), ("9,2", 2)])
-def test_the_exit_code_is_that_of_the_first_run_that_failed(
-    processes: Processes, order: str, code: int
-) -> None:
-    folder = processes.folder / "runs/several"
-    (folder / "s9").mkdir(parents=True)
-    (folder / "s9/config.json").write_text("{}")
-    (folder / "s2").write_text("a file in the way")
-    study = processes.master(*flags(SHORT), "--seeds", order, "--run", "several", "--workers", 1)
-    assert study.wait() == code, study.said()
-    assert "seed 2: failed with exit code 6" in study.said()
-    assert "seed 9: failed with exit code 2" in study.said()
-
-
 def test_two_commands_do_not_lead_one_study(processes: Processes) -> None:
     study = begun(processes, "once")
     second = processes.master("--resume", "once")
@@ -245,7 +210,6 @@ def test_a_run_that_cannot_begin_fails_alone_and_is_named(processes: Processes) 
             3,
             "es-master: Redis at redis://127.0.0.1:1 cannot be reached",
         ),
-        (["--seeds", "10", "--run", "a" * 37], 2, "use at most 36 letters"),
     ],
 )
 def test_what_no_run_could_begin_with_is_refused_once_and_leaves_nothing(

@@ -83,18 +83,6 @@ def test_the_end_names_each_digest_and_the_command_that_plays_the_best(resume: A
     assert out.rstrip().endswith("es-play s1.npz")
 
 
-def test_two_runs_have_no_interval(resume: Any) -> None:
-    code, out, _ = resume(study(10.0, 480.0))
-    assert code == 0 and " interval " not in out.replace("no interval: fewer than 3 runs", "")
-    assert "  no interval: fewer than 3 runs show nothing" in out
-    assert "reached by 1 of 2 runs" in out
-
-
-def test_without_a_final_evaluation_there_is_no_figure(resume: Any) -> None:
-    code, out, _ = resume(study(None, None))
-    assert code == 0 and "no run has a final evaluation" in out and "IQM" not in out
-
-
 def test_json_has_the_figures_as_one_event(resume: Any) -> None:
     code, out, _ = resume(study(10.0, 4.0, 6.0), "--json")
     (event,) = map(json.loads, out.splitlines())
@@ -114,21 +102,11 @@ def changed(name: str, value: Any) -> Any:
 
 DAMAGE: dict[str, Any] = {
     "no JSON": lambda about: "{",
-    "a list": lambda about: "[]",
-    "no runs": lambda about: {**about, "runs": []},
     "a run twice": lambda about: {**about, "runs": about["runs"][:1] * 2},
-    "a seed that is none": changed("seed", -1),
-    "a seed that is true": changed("seed", True),
     "a state that is none": changed("state", "dreaming"),
-    "a summary that is none": changed("summary", "fine"),
-    "a code that is none": changed("code", "0"),
     "an id that is none": lambda about: {**about, "run": "../up"},
     "another format": lambda about: {**about, "format": 0},
-    "a missing name": lambda about: {**about, "runs": [{"seed": 1}]},
     "an unknown setting": lambda about: {**about, "settings": {**about["settings"], "sigmoid": 1}},
-    "a wrong setting": lambda about: {**about, "settings": {"population": 3.5}},
-    "a start that is none": lambda about: {**about, "warm_start": 5},
-    "a deep nest": lambda about: "[" * 100_000,
     "too much": lambda about: json.dumps(about) + " " * 2**24,
 }
 
@@ -163,12 +141,8 @@ def test_seeds_are_numbers_and_ranges_in_the_order_given(text: str, seeds: tuple
     [
         ("5-1", "write the range from low to high: 1-5"),
         ("1,,2", "use whole numbers and ranges, separated by commas, such as 1-5 or 1,3,7-9"),
-        ("1-2-3", "use whole numbers and ranges"),
-        ("one", "use whole numbers and ranges"),
-        ("\u0663", "use whole numbers and ranges"),  # a digit, but not one of ours
         ("1-3,2", "give each seed once; 2 is listed twice"),
         (str(2**63), f"a seed is at most {2**63 - 1}"),
-        ("0-99,100", f"use at most {MOST_SEEDS} seeds"),
         ("0-9000000000000000000", f"use at most {MOST_SEEDS} seeds"),
     ],
 )

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 
 import redis
 
@@ -70,18 +69,6 @@ def test_a_run_that_a_person_stopped_is_left_alone_and_one_whose_process_was_tol
                 == 0
             )
         assert run.wait() == code, run.said()
-
-
-def test_a_run_whose_master_was_killed_before_its_first_checkpoint_begins(
-    valkey_url: str, processes: Processes, tmp_path: Path
-) -> None:
-    left = tmp_path / "runs" / "walk"
-    left.mkdir(parents=True)
-    (left / "config.json").write_text("{}")
-    processes.worker(valkey_url)
-    run = supervised(processes, valkey_url, "--run", "walk", *flags(CARTPOLE))
-    assert run.wait() == 0, run.said()
-    assert run.events("summary")[-1]["digest"] == quiet_digest(CARTPOLE)
 
 
 def test_a_run_without_a_name_is_refused_in_one_sentence(

@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import redis
 
 from es_queue.protocol.keys import RUNS, RunKeys
-from es_queue.strategies.map_elites import load_archive
 from tests.archives import archived
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
@@ -288,55 +286,6 @@ def test_a_click_on_the_map_of_an_archive_shows_the_elite_and_how_to_play_it(
         lambda: "has no archive" in page.locator("#filled").inner_text(),
         "it cannot be read any more",
     )
-
-
-def test_the_play_command_names_the_clicked_cell_with_narrow_bounds_far_from_zero(
-    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any, tmp_path: Path
-) -> None:
-    planted(redis_client, "arms")
-    settings = {
-        "env": "CartPole-v1",
-        "strategy": "map_elites",
-        "cells": (50, 1),
-        "behaviour_bounds": "10000:10001,0:1",
-    }
-    folder = archived(tmp_path / "arms", [[10000.55, 0.5]], [5.0], **settings)
-    redis_client.set(RunKeys("arms").config, json.dumps(settings))
-    url, _ = served(processes, valkey_url, "--runs-dir", tmp_path)
-    page.goto(f"{url}#run=arms")
-    looks_until(page, lambda: page.locator("#map").is_visible(), "the map")
-    frame = page.locator("#map").bounding_box()
-    page.locator("#map").click(position={"x": 0.55 * frame["width"], "y": 0.5 * frame["height"]})
-    cell = page.locator("#play code").inner_text().partition("--cell=")[2]
-    archive, _ = load_archive(folder)
-    assert archive.cells is not None
-    place = np.array([[float(number) for number in cell.split(",")]])
-    assert archive.cells.locate(place).tolist() == archive.cell.tolist() == [27]
-
-
-def test_a_run_that_goes_while_it_is_shown_does_not_take_the_others_with_it(
-    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
-) -> None:
-    for run in ("stays", "goes"):
-        planted(redis_client, run)
-    url, _ = served(processes, valkey_url)
-    page.route(
-        "**/api/runs/goes",
-        lambda route: route.fulfill(status=404, json={"trouble": "there is no run goes"}),
-    )
-    page.goto(f"{url}#run=stays&with=goes")
-    looks_until(
-        page,
-        lambda: page.locator("#trouble").inner_text() == "there is no run goes",
-        "it is said which is gone",
-    )
-    assert (
-        page.locator("#chart .eval").count() == 1
-        and page.locator("#pulse.live").count() == 1
-        and tile(page, "generation") == "40"
-    )
-    redis_client.hset(RunKeys("stays").progress, "generation", "41")
-    looks_until(page, lambda: tile(page, "generation") == "41", "the other is still followed")
 
 
 def test_hostile_texts_are_shown_as_they_are_and_nothing_is_too_wide(

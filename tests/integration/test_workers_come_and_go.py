@@ -150,20 +150,3 @@ def test_a_worker_whose_seat_has_ended_no_longer_shows_life_for_it(
     # While it serves another run, a heartbeat that had not ended would show the seat again.
     start_master("next", {**WALKER, "generations": 1}).summary()
     assert not redis_client.exists(seen.keys.worker(seat))
-
-
-def test_a_worker_that_cannot_read_the_runs_settings_reads_them_again(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    seen = Seen(redis_client, "unread")
-    start_master("unread", {**WALKER, "generations": 10_000})
-    wait_for(lambda: seen.todo(), "a publication is open")
-    config = redis_client.get(seen.keys.config)
-    redis_client.set(seen.keys.config, "no settings")
-    worker = processes.worker(valkey_url)
-    wait_for(lambda: "cannot join: settings: " in worker.said(), "it cannot read them")
-    redis_client.set(seen.keys.config, config)
-    seen.joined(worker)

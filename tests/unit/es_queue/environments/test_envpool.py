@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from es_queue.environments.factory import describe, open_environment, open_vector_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.vector import EnvPoolVectorEnvironment
-from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import TRAIN, Task
@@ -85,53 +83,6 @@ def test_every_step_is_envpools_to_the_bit(environment: str, policy: Any) -> Non
 
 
 # --- envPool's MuJoCo bodies against Gymnasium's: starts, observations, rewards and endings
-
-
-#: How many numbers of the pose an observation leaves out: the place in the world. And where it cuts
-#: off velocities.
-BODIES = {
-    "HalfCheetah-v5": (1, np.inf),
-    "Hopper-v5": (1, 10.0),
-    "Swimmer-v5": (2, np.inf),
-    "Walker2d-v5": (1, 10.0),
-}
-EPISODES, STEPS = 4, 150
-
-
-def put_where(body: Any, observation: Doubles, hidden: int, limit: float) -> None:
-    """Give Gymnasium's ``body`` the pose and velocities of EnvPool's, which it is close to, unless
-    a velocity is cut off.
-    """
-    seen = body.model.nq - hidden
-    velocities = observation[seen : seen + body.model.nv]
-    if np.abs(velocities).max() < limit:
-        pose = np.concatenate([body.data.qpos[:hidden], observation[:seen]])
-        body.set_state(pose, velocities)
-
-
-def bodies(environment: str, episode: int) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """EnvPool's and Gymnasium's (observation, reward, over) after each action of an episode: random
-    ones, or those of a random linear policy.
-    """
-    generator = np.random.default_rng(episode)
-    body: Any = gymnasium.make(environment).unwrapped
-    body.reset(seed=episode)
-    pool: Any = envpool.make(environment, "gymnasium", num_envs=1, env_seed=[episode])
-    seen = pool.reset()[0][0]
-    size, high = body.action_space.shape[0], body.action_space.high
-    weights = generator.normal(size=(len(seen), size))
-    for _ in range(STEPS):
-        put_where(body, seen, *BODIES[environment])
-        raw = generator.uniform(-1, 1, size) if episode % 2 else np.tanh(seen @ weights)
-        action = (raw * high).astype(np.float32)
-        theirs, reward, terminated, _, _ = pool.step(action[None].astype(np.float64))
-        ours, gained, over = body.step(action)[:3]
-        seen = theirs[0]
-        yield (seen, float(reward[0]), bool(terminated[0])), (ours, float(gained), bool(over))
-        if terminated[0]:
-            break
-    pool.close()
-    body.close()
 
 
 # --- envPool and lean, episode by episode and run by run: the same bits

@@ -10,11 +10,9 @@ import pytest
 from es_queue import testing
 from es_queue.config.run_config import STRATEGIES, RunConfig, own_settings
 from es_queue.errors import UsageError
-from es_queue.numerics.arrays import Floats
 from es_queue.strategies import State, Strategy, make_strategy
 from es_queue.strategies.averaged import AVERAGE, averaged
 from es_queue.strategies.novelty import Novelty
-from es_queue.strategies.snes import SNES
 from tests.cases import each_case
 
 SIZE, DECAY = testing.SIZE, 0.75
@@ -58,17 +56,3 @@ def test_the_search_is_the_same_and_the_centre_is_its_decaying_mean(name: str) -
 def test_a_strategy_with_several_centres_is_refused() -> None:
     with pytest.raises(UsageError, match="average_decay"):
         averaged(Novelty)
-
-
-def test_individuals_of_a_users_own_strategy_are_around_the_centre_of_its_search() -> None:
-    class Own(SNES):
-        name = ""
-
-        def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
-            tried: Floats = self.centre(published) + published[self.size :] * noise
-            return tried[:, np.newaxis]
-
-    strategy = averaged(Own)(made("snes").config, SIZE)
-    state = {**strategy.start(FIRST), AVERAGE: np.zeros(SIZE, np.float32)}
-    still = np.zeros((1, SIZE), np.float32)
-    assert np.array_equal(strategy.ask(strategy.published(state), 0.1, still)[0, 0], FIRST)

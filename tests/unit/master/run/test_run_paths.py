@@ -42,7 +42,6 @@ def make_run(folder: str, run: str) -> Path:
     ("word", "run", "folder"),
     [
         ("walker", "walker", "runs/walker"),
-        ("runs/walker", "walker", "runs/walker"),
         ("runs/walker/", "walker", "runs/walker"),
         ("runs/walker/checkpoints/best.npz", "walker", "runs/walker"),
         ("elsewhere/My.Run_2", "copied", "elsewhere/My.Run_2"),
@@ -50,7 +49,6 @@ def make_run(folder: str, run: str) -> Path:
         ("study-s2", "study-s2", "runs/study/s2"),
         ("runs/study/s2", "study-s2", "runs/study/s2"),
         ("unknown", "unknown", "runs/unknown"),
-        ("runs/study/s3", "s3", "runs/study/s3"),
     ],
 )
 def test_a_run_is_found_by_its_name_its_folder_a_file_in_it_or_its_study(
@@ -84,13 +82,10 @@ def test_a_new_run_is_made_in_the_folder_of_the_flag_unless_a_run_is_there() -> 
             ["--stop", "walker"],
             "for walker in there/walker: its master has ended, or is still starting",
         ),
-        (es_master, ["--replay", "walker"], "there/walker/replay holds no replay log of walker"),
         (es_status, ["walker"], "es-master --resume there/walker\n"),
         (es_play, ["walker"], "there/walker/checkpoints/best.npz: it is not a readable"),
-        (es_play, ["walker", "--generation", "3"], "there/walker/slots has no generation 3"),
         (es_plot, ["walker"], "there/walker holds no run"),
         (es_plot, ["lander"], "there is no run lander in there; existing runs: walker\n"),
-        (es_status, ["lander"], "there is no run lander in there; existing runs: walker\n"),
     ],
 )
 def test_every_command_finds_a_run_in_the_folder_of_its_flag_before_that_of_the_variable(
@@ -136,14 +131,9 @@ def test_an_unknown_flag_of_any_command_is_refused_with_the_nearest_and_without_
     [
         (es_master, ["--resume"]),
         (es_master, ["--stop"]),
-        (es_master, ["--pause"]),
-        (es_master, ["--continue"]),
-        (es_master, ["--attach", "--set", "sigma=1"]),
         (es_master, ["--purge", "--yes"]),
-        (es_master, ["--replay"]),
         (es_status, []),
         (es_play, []),
-        (es_play, ["--generation", "0"]),
         (es_plot, []),
     ],
 )

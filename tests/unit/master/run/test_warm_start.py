@@ -18,9 +18,7 @@ from master.run.launch import parse_warm_start
 from master.run.setup import Setup
 from master.run.warm_start import WIDENED_COUNT, extend_moments, make_warm_state, read_warm_start
 from tests.cases import each_case
-from tests.memory import quick_config, run_ring
 from tests.parts import setup_of, trained
-from tests.tiny import QUAD
 
 
 def seen(setup: Setup) -> RunState:
@@ -75,32 +73,6 @@ def test_unknown_observations_begin_as_in_generation_0_and_are_soon_known() -> N
     chosen = extend_moments(many, 3, np.array([2, 0])).freeze(0.0)  # by --observe
     np.testing.assert_allclose(chosen.std, [frozen.std[0], 1, frozen.std[2]], rtol=1e-6)
     assert chosen.mean[1] == 0 and chosen.mean[2] == frozen.mean[2]
-
-
-def test_a_ring_that_begins_warm_is_as_good_as_what_it_began_with_and_repeats_itself(
-    tmp_path: Path,
-) -> None:
-    values: dict[str, Any] = {
-        "env": QUAD,
-        "strategy": "ars",
-        "population": 8,
-        "target_reward": "none",
-        "eval_every": 1,
-        "eval_episodes": 200,
-        "final_episodes": 0,
-    }
-    cold, _ = run_ring(
-        quick_config(**values, generations=40, learning_rate=0.1, sigma=0.1),
-        checkpoints=Checkpoints(tmp_path),
-    )
-    config = quick_config(**values, generations=1, seed=9)
-    setup = setup_of("ars", **{name: values[name] for name in ("eval_every",)}, seed=9)
-    state = make_warm_state(setup, tmp_path)
-    first, sink = run_ring(config, state=state)
-    again, _ = run_ring(config, state=state)
-    assert cold.state.best is not None
-    assert sink.records[0]["eval_mean"] == pytest.approx(cold.state.best.eval_mean, abs=1.0)
-    assert first.digest == again.digest
 
 
 @each_case(

@@ -91,14 +91,9 @@ def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_c
     [
         ("12", "1", "12 of 60 workers are busy on average: `--scale 8` would use them"),
         ("12", "4", "12 of 60 workers are busy on average: `--scale 32` would use them"),
-        ("0.2", "", "1 of 60 workers are busy on average: `--scale 64` would use them"),
-        ("1e-320", "1", "1 of 60 workers are busy on average: `--scale 64` would use them"),
         ("12", "1024", ""),
-        ("12", "1e300", ""),
         ("44", "1", "44 of 60 workers are busy on average: `--scale 2` would use them"),
         ("46", "1", ""),
-        ("", "1", ""),
-        ("-3", "1", ""),
         ("nan", "1", ""),
     ],
 )

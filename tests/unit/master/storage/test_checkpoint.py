@@ -9,7 +9,6 @@ import os
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,19 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from es_queue import load_policy
-from es_queue.environments.episode_rules import EpisodeRules
-from es_queue.environments.factory import open_environment
-from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import RunFolderError
-from es_queue.policies.actions import ActionMap
 from master.loop import checkpoint
 from master.loop.checkpoint import MOST_KEPT, MOST_SNAPSHOTS, Checkpoints, write_atomically
-from master.run.setup import Setup, prepare_run
-from tests.cases import each_case
-from tests.memory import quick_config
-from tests.parts import TABLE, setup_of, trained
-from workers.episode import begin_acting, play_episode
-from workers.heartbeat import EpisodeControl
+from master.run.setup import Setup
+from tests.parts import setup_of, trained
 
 
 def bytes_of(setup: Setup, run: str = "a-run") -> bytes:
@@ -45,48 +36,6 @@ def bytes_of(setup: Setup, run: str = "a-run") -> bytes:
 
 SETUP = setup_of("pgpe")
 DATA = bytes_of(SETUP)
-
-
-@each_case(
-    "config",
-    [{}, {"obs_norm": False}, {"policy": "mlp", "hidden": (5,)}, {"action_bound": "tanh"}],
-)
-@each_case("env", ["Pendulum-v1", "CartPole-v1", "FrozenLake-v1"])
-def test_the_loaded_policy_acts_exactly_like_the_rollout(
-    tmp_path: Path, env: str, config: dict[str, Any]
-) -> None:
-    setup = prepare_run(quick_config(env=env, strategy="ars", population=8, **config), table=TABLE)
-    rng = np.random.default_rng(4)
-    size, observed = setup.policy.size, setup.spec.observation_size
-    best = checkpoint.Best(
-        *(rng.normal(size=n).astype(np.float32) for n in (size, observed)),
-        rng.uniform(0.5, 2, observed).astype(np.float32),
-        7,
-        1.5,
-    )
-    path = Checkpoints(tmp_path).save_best(
-        checkpoint.encode_best(setup.config, setup.spec, "a-run", best, {"eval_mean": 1.5})
-    )
-    loaded = load_policy(path)
-    world = open_environment(EnvironmentRequest.of(setup.config))
-    from es_queue.numerics.statistics import FrozenStatistics
-
-    statistics = FrozenStatistics(best.mean, best.std, 5.0) if setup.config.obs_norm else None
-    act = begin_acting(setup.policy.bind(best.parameters[None]), statistics)
-    actions = ActionMap(setup.spec.action, setup.config.action_bound)
-    looks: list[Any] = []
-
-    def watched(observation: Any) -> Any:
-        outputs = act(observation)
-        raw = int(observation.argmax()) if setup.spec.discrete_start is not None else observation
-        looks.append((loaded.act(raw), actions.act_one(outputs)))
-        return outputs
-
-    play_episode(world, watched, actions, EpisodeRules(60), 5, EpisodeControl())
-    assert looks and all(
-        np.array_equal(one, other) and np.asarray(one).dtype == np.asarray(other).dtype
-        for one, other in looks
-    )
 
 
 # --- whole or not there

@@ -169,10 +169,7 @@ def test_however_long_a_run_lives_files_stay_bounded_and_its_whole_life_in_view(
             6,
             "has no slot 99-: it has slots 0 to 3, with two individuals (+ and -) each",
         ),
-        (["--generation", "1", "--slot", "-"], 2, "--slot is '-'"),
         (["--slot", "1+"], 2, "add --generation"),
-        (["--generation", "1", "--slot", "1", "--seed", "3"], 2, "leave --seed out"),
-        (["--generation", "1", "--which", "last"], 2, "leave --which out"),
         (["--record", "film.avi"], 2, "must end in .gif or .mp4"),
     ],
 )

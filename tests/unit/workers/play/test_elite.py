@@ -77,11 +77,8 @@ def test_an_exported_elite_plays_as_in_its_archive(
     [
         (["--cell", "0.5"], 2, "have 2 numbers: give as many, such as --cell=8,0.9"),
         (["--cell", "1,x"], 2, "use a behaviour's numbers"),
-        (["--cell", "1,nan"], 2, "use a behaviour's numbers"),
         (["--cell", "1,1", "--cell", "2,0"], 2, "plays one elite, so give it once"),
         (["--cell", "1,1", "--generation", "3"], 2, "leave --generation out"),
-        (["--cell", "1,1", "--card", "card"], 2, "leave --card out"),
-        (["--cell", "1,1", "--which", "best"], 2, "the newest checkpoint: leave --which out"),
     ],
 )
 def test_a_cell_that_cannot_be_found_is_refused(

@@ -141,31 +141,6 @@ def test_three_episodes_of_a_walker_are_gymnasiums_to_the_bit(environment: str) 
     assert gym[0] == gym[2] != gym[1]
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        "CartPole-v1",
-        "Pendulum-v1",
-        "FrozenLake-v1",
-        "LunarLanderContinuous-v2",
-    ],
-)
-def test_other_environments_of_gym_run_on_this_numpy(environment: str) -> None:
-    digests = trace(asked(environment))
-    assert digests[0] == digests[2] != digests[1]
-    gyms, ours = (
-        describe(asked(environment)),
-        describe(EnvironmentRequest(environment, backend="stock")),
-    )
-    assert gyms.backend == "gym"
-    assert (gyms.observation_size, gyms.action, gyms.step_limit, gyms.reward_threshold) == (
-        ours.observation_size,
-        ours.action,
-        ours.step_limit,
-        ours.reward_threshold,
-    )
-
-
 def test_an_environment_of_the_old_kind_plays(aged: str) -> None:
     spec = describe(asked(aged))
     assert (spec.id, spec.observation_size, spec.step_limit, spec.reward_threshold) == (

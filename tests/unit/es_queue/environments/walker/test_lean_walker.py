@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.envs.box2d.bipedal_walker import BipedalWalker, BipedalWalkerHeuristics
-from numpy.typing import NDArray
 
 from es_queue.environments.factory import open_environment
 from es_queue.environments.interface import EnvironmentRequest
@@ -17,8 +16,6 @@ from es_queue.environments.rendered_walker import BipedalWalkerV2
 from es_queue.environments.vector import Mt19937
 from es_queue.environments.walker import LeanWalker
 from tests.cases import each_case
-
-Actions = NDArray[np.float32]
 
 
 class _AsGenerator:
@@ -83,37 +80,6 @@ def test_lean_observations_are_gymnasiums_to_the_bit(hardcore: bool, v2: bool, k
             if over:
                 break
     assert steps > 400 and rays > 0.98 * 10 * steps
-
-
-@each_case("hardcore", [False, True])
-def test_an_episode_is_the_same_in_a_used_world_and_in_a_new_one(hardcore: bool) -> None:
-    used, new = LeanWalker(hardcore), LeanWalker(hardcore)
-    for seed in (5, 6):
-        used.reset(seed)
-        act = actions("random", seed)
-        for _ in range(100):
-            used.step(act(None))
-    assert np.array_equal(used.reset(7), new.reset(7))
-    act = actions("random", 7)
-    for _ in range(300):
-        action = act(None)
-        (a, gained, _), (b, reward, over) = used.step(action), new.step(action)
-        assert np.array_equal(a, b) and gained == reward
-        if over:
-            break
-
-
-def test_the_lidar_of_version_2_sees_otherwise_among_obstacles() -> None:
-    v2, v3, differences = LeanWalker(True, v2_lidar=True), LeanWalker(True), 0
-    for seed in range(4):
-        a, b = v2.reset(seed), v3.reset(seed)
-        act = actions("random", seed)
-        for _ in range(60):
-            assert np.array_equal(a[:14], b[:14])
-            differences += not np.array_equal(a, b)
-            action = act(None)
-            a, b = v2.step(action)[0], v3.step(action)[0]
-    assert differences > 20
 
 
 def test_an_interrupt_in_the_middle_of_a_step_neither_aborts_nor_spoils_the_next_episode() -> None:
