@@ -6,6 +6,7 @@ import importlib.util
 import pkgutil
 import re
 import shlex
+from argparse import ArgumentParser
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -167,8 +168,15 @@ def known() -> dict[str, set[str]]:
         "es-plot": es_plot,
         "es-worker": es_worker,
     }
-    found = {name: set(parser_of(main)._option_string_actions) for name, main in commands.items()}
-    return {**found, "es-master": set(make_parser()._option_string_actions)}
+    found = {name: flags_of(parser_of(main)) for name, main in commands.items()}
+    settings = {name.replace("_", "-") for name in every_setting()}
+    own = {f"--{prefix}{name}" for name in settings for prefix in ("", "no-")}
+    return {**found, "es-master": flags_of(make_parser()) | own}
+
+
+def flags_of(parser: ArgumentParser) -> set[str]:
+    """All that its help names."""
+    return set(FLAG.findall(parser.format_help()))
 
 
 def unknown(text: str) -> list[str]:

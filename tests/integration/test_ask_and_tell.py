@@ -151,7 +151,6 @@ def test_a_program_that_only_looks_gets_a_trial_soon_and_tells_it_once(
                 program.tell(trial, wrong)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="give it a trial that ask has returned"):
             program.tell(trial.vector, 1.0)  # type: ignore[arg-type]
-        assert len(program._lanes) == 1
         assert program.tell(trial, 1.0) and not program.tell(trial, 2.0)
         finish(program)
     assert master.wait() == 0, master.said()

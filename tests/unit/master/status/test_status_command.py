@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,7 @@ def seen(run: str = "walker-1", *, leased: bool = True, **progress: str) -> Run:
 
 
 def page_of(run: Run, **details: Any) -> Page:
-    for name, value in details.items():
-        setattr(run, name, value)
-    run.is_detailed = True
-    return make_run_page(judge(run, curve := Curve()), curve)
+    return make_run_page(finish(replace(run, **details), curve := Curve()), curve)
 
 
 def said(page: Page) -> str:

@@ -107,7 +107,7 @@ def refused(data: bytes) -> None:
     assert caught.value.exit_code == 6
 
 
-def test_what_is_no_checkpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_checkpoint_is_refused() -> None:
     buffer = io.BytesIO()
     np.savez(buffer, meta=np.array("[]"))
     single, pickled = io.BytesIO(), io.BytesIO()
@@ -129,8 +129,6 @@ def test_what_is_no_checkpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     refused(
         checkpoint.encode_best(SETUP.config, SETUP.spec, "a-run", best, None)
     )  # a policy, but no run's state
-    monkeypatch.setattr("es_queue.files.MAX_NPZ", 10)
-    refused(DATA)
 
 
 @settings(deadline=None)

@@ -22,7 +22,6 @@ from master.cli.options import parse_command_line
 from master.display.log_view import QuietView, SafeStream
 from master.display.notes import NoteHandler
 from master.display.reporter import METRICS, Reporter
-from master.storage import trackers
 from master.storage.trackers import PACKAGES, TAGS, open_trackers, parse_trackers
 from tests.leaks import MARK, password
 from tests.notes import collect_notes
@@ -200,7 +199,6 @@ def test_no_tracker_records_its_process_s_command_line_or_environment(
         [sys.executable, "-c", code, name, str(tmp_path), "--redis-url", url],
         env={**os.environ, "RQ_REDIS_URL": url, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
-        timeout=60,
     )
     assert READERS[name](tmp_path)  # it is all written
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -210,19 +208,16 @@ def test_no_tracker_records_its_process_s_command_line_or_environment(
 def test_a_tracker_that_cannot_be_opened_is_reported_once_and_the_run_continues(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"nowhere://me:{MARK}/a@b@host/api")
+    (tmp_path / name).write_text("a file in the place of the folder")
     (tracker,) = open_trackers([name], "run-1", tmp_path, CONFIG)
-
-    def refuse() -> None:
-        raise ValueError(f"no answer from https://me:{MARK}/a@b@host/api")
-
-    monkeypatch.setattr(tracker, "_open", refuse)
     notes = collect_notes()
     for _ in range(2):
         tracker.generation(RECORD)
     tracker.summary(SUMMARY)
     tracker.close()
     (sentence,) = notes
-    assert "https://host/api" in sentence and "training continues without it" in sentence
+    assert str(tmp_path / name) in sentence and "training continues without it" in sentence
     assert MARK not in sentence, "an address may hold a password"
 
 
@@ -243,17 +238,12 @@ def test_a_resumed_run_replaces_what_it_repeats_in_tensorboard(tmp_path: Path) -
     assert [event.step for event in events if event.session_log.status == 1] == [800]
 
 
-def test_trackers_are_named_with_commas_between_and_an_unknown_one_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trackers, "find_spec", lambda name: object())
-    launch = parse_command_line(["--env", "CartPole-v1", "--track", "wandb,mlflow,wandb"])[1]
-    assert launch.track == ("wandb", "mlflow")
+def test_trackers_are_named_with_commas_between_and_an_unknown_one_is_refused() -> None:
     for words, tracked in (
         (["--tensorboard"], ("tensorboard",)),
-        (["--track", "wandb", "--tensorboard"], ("wandb", "tensorboard")),
-        (["--track", "wandb", "--track", "mlflow"], ("wandb", "mlflow")),
+        (["--track", "tensorboard,tensorboard"], ("tensorboard",)),
+        (["--track", "tensorboard", "--tensorboard"], ("tensorboard",)),
     ):
         assert parse_command_line(["--env", "CartPole-v1", *words])[1].track == tracked
     with pytest.raises(UsageError, match="track is 'aim': use tensorboard, wandb, mlflow"):
-        parse_trackers("wandb,aim")
+        parse_trackers("aim,tensorboard")

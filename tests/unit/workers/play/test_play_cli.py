@@ -15,12 +15,9 @@ import pytest
 
 import es_queue
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.stock import StockEnvironment
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import FINAL, Task
-from es_queue.slot_plan import FINAL_SEEDS as FINAL_STREAM
-from es_queue.slot_plan import evaluation_seeds
 from es_queue.strategies import make_strategy
 from master.loop.checkpoint import policy_meta
 from tests.cases import each_case
@@ -169,28 +166,15 @@ def test_a_mean_that_differs_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
 
 
-@pytest.fixture
-def seeds_played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    seeds: list[int] = []
-    real = StockEnvironment.reset
-
-    def noted(self: StockEnvironment, seed: int) -> Any:
-        seeds.append(seed)
-        return real(self, seed)
-
-    monkeypatch.setattr(StockEnvironment, "reset", noted)
-    return seeds
-
-
 def test_fewer_episodes_are_the_first_of_the_final_ones_and_compare_with_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds_played: list[int]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint(tmp_path / "best.npz", CARTPOLE)
-    seeds_played.clear()
+    worker = joined_worker(CARTPOLE)
+    returns = evaluated_by_a_worker(CARTPOLE, worker, policy_vectors(worker))
     found = played(capsys, tmp_path, "--episodes", 2)
     assert found["episodes"] == 2 and found["recorded"] is None and found["equal"] is None
-    # The first reset is of the step that describes the environment.
-    assert seeds_played[1:] == evaluation_seeds(CARTPOLE, FINAL_STREAM, 0, 6).tolist()[:2]
+    assert found["eval_mean"] == sum(returns[:2]) / 2 != sum(returns) / len(returns)
     assert main([str(tmp_path), "--episodes", "2"]) == 0
     told = capsys.readouterr().out
     assert "recorded evaluation" not in told
@@ -198,12 +182,16 @@ def test_fewer_episodes_are_the_first_of_the_final_ones_and_compare_with_nothing
 
 
 def test_a_seed_asks_for_other_episodes_one_after_the_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds_played: list[int]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint(tmp_path / "best.npz", CARTPOLE)
-    seeds_played.clear()
-    assert played(capsys, tmp_path, "--seed", 40)["equal"] is None
-    assert seeds_played[1:] == [40, 41, 42, 43, 44, 45]
+    found = played(capsys, tmp_path, "--seed", 40)
+    single = [
+        played(capsys, tmp_path, "--seed", seed, "--episodes", 1)["eval_mean"]
+        for seed in range(40, 46)
+    ]
+    assert found["equal"] is None and found["eval_mean"] == sum(single) / 6
+    assert len(set(single)) > 1
 
 
 def test_stochastic_play_has_the_action_noise_of_training_and_repeats_it(
