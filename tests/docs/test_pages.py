@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from es_queue.config.recipes import resolve
-from es_queue.config.run_config import resumable
+from es_queue.config.run_config import every_setting, resumable
 from es_queue.protocol.messages import TASK_FIELDS, WIRE
 from es_queue.slot_record import COLUMNS
 from es_queue.strategies import make_strategy

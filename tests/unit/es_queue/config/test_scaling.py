@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from es_queue.config.recipes import resolve
-from es_queue.config.run_config import STRATEGIES
 from es_queue.config.scaling import rate_factors, scale_factors, scaled
 from es_queue.errors import UsageError
 from es_queue.numerics.noise_table import NoiseTable

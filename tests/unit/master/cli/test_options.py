@@ -139,20 +139,20 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
             ["--population", "x"],
             "--population is 'x' in the command line: use a whole number from 2 to 1000000",
         ),
-        (["--sigma", "nan"], "sigma is nan in the command line"),
+        (["--sigma", "nan"], "--sigma is nan in the command line"),
         (
             ["--strategy", "cma"],
             f"--strategy is 'cma' in the command line: use auto, {', '.join(STRATEGIES)} or "
             "module:Class",
         ),
-        (["--env-arg", "size"], "env_arg is 'size' in the command line: use key=value"),
-        (["--workers", "-1"], "workers is '-1' in the command line: use a whole number from 0"),
+        (["--env-arg", "size"], "--env-arg is 'size' in the command line: use key=value"),
+        (["--workers", "-1"], "--workers is '-1' in the command line: use a whole number from 0"),
         (
             ["--run", ".Run"],
             "run is '.Run', but a name has 1 to 40 letters, digits, '-', '_' and '.'",
         ),
-        (["--run-dir", ""], "run_dir is empty in the command line: leave --run-dir out"),
-        (["--run", "a", "--resume", "b"], "the command line has --run and --resume"),
+        (["--run-dir", ""], "--run-dir is empty: leave it out"),
+        (["--run", "a", "--resume", "b"], "--run and --resume are both given"),
         (["--seed"], "argument --seed: expected one argument; es-master --help-all lists all "),
     ],
 )

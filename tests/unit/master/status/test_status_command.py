@@ -18,7 +18,6 @@ from master.status.command import main
 from master.status.curve import Curve
 from master.status.figures import PROGRESS
 from master.status.snapshot import (
-    ORPHANED,
     WORKER,
     Run,
     clean,
@@ -84,7 +83,8 @@ def seen(run: str = "walker-1", *, leased: bool = True, **progress: str) -> Run:
 
 
 def page_of(run: Run, **details: Any) -> Page:
-    return make_run_page(finish(replace(run, **details), curve := Curve()), curve)
+    detailed = replace(run, is_detailed=True, **details)
+    return make_run_page(judge(detailed, curve := Curve()), curve)
 
 
 def said(page: Page) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from master.status.figures import PROGRESS
-from master.status.snapshot import EXIT_CODES, Run, clean, judge
 from master.status.snapshot import WORKER as UNITS
+from master.status.snapshot import Run, clean, judge
 from tests.cases import each_case
 
 #: Far from any clock of ours: ages are differences of the master's own times.
