@@ -65,8 +65,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gift(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Its copy in the current folder, with its server's."""
     monkeypatch.chdir(tmp_path)
-    for name in ("RQ_REDIS_URL", "REDIS_URL"):
-        monkeypatch.delenv(name, raising=False)
     return Path(shutil.copytree(template, tmp_path / "gift"))
 
 

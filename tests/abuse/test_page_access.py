@@ -33,8 +33,6 @@ SHOWS = {
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("RQ_REDIS_URL", "REDIS_URL", TOKEN_VARIABLE, TOKEN_FILE):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/walk/redis").mkdir(parents=True)
     (tmp_path / "runs/walk/config.json").write_text('{"env": "CartPole-v1"}')

@@ -166,9 +166,7 @@ class Processes:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.mark = folder, secrets.token_hex(8)
         own = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("RQ_REDIS_URL", "REDIS_URL", "PYTHONPATH", ALLOW)
+            name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", ALLOW)
         }
         self.environment = {**own, **environment, MARK: self.mark, VARIABLE: clocks_text(CLOCKS)}
         self._started: list[Started] = []

@@ -30,8 +30,6 @@ Checks = Callable[..., tuple[int, dict[str, dict[str, str]]]]
 def _alone(monkeypatch: pytest.MonkeyPatch, short_folder: Path, tmp_path: Path) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(short_folder / "noise"))
     monkeypatch.chdir(tmp_path)
-    for name in ("RQ_REDIS_URL", "REDIS_URL"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -154,8 +154,6 @@ def test_what_is_wrong_is_said_in_a_sentence(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("RQ_REDIS_URL", "REDIS_URL"):
-        monkeypatch.delenv(name, raising=False)
     assert es_worker(words) == code
     assert sentence in capsys.readouterr().err
 

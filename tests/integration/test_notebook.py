@@ -26,9 +26,8 @@ def kernel(tmp_path: Path) -> Iterator[tuple[Any, Any, str]]:
     client_module = pytest.importorskip("jupyter_client")
     pytest.importorskip("ipykernel")
     mark = os.urandom(8).hex()
-    own = {name: text for name, text in os.environ.items() if name not in ("RQ_REDIS_URL",)}
     manager, client = client_module.manager.start_new_kernel(
-        kernel_name="python3", env={**own, MARK: mark}, cwd=str(tmp_path)
+        kernel_name="python3", env={**os.environ, MARK: mark}, cwd=str(tmp_path)
     )
     try:
         yield manager, client, mark

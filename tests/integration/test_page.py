@@ -21,8 +21,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("RQ_REDIS_URL", raising=False)
-    monkeypatch.delenv("REDIS_URL", raising=False)
     monkeypatch.chdir(tmp_path)
     made = Path("runs/walker-1")
     (made / "redis").mkdir(parents=True)

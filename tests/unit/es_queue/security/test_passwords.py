@@ -28,12 +28,6 @@ from tests.leaks import MARK, password
 HARD = password("unit")
 
 
-@pytest.fixture(autouse=True)
-def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (PASSWORD, PASSWORD_FILE, "RQ_REDIS_URL", "REDIS_URL"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "password"

@@ -32,12 +32,6 @@ from tests.cases import each_case
 WALKER = "BipedalWalker-v3"
 
 
-@pytest.fixture(autouse=True)
-def _no_redis_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RQ_REDIS_URL", raising=False)
-    monkeypatch.delenv("REDIS_URL", raising=False)
-
-
 def parsed(*argv: str) -> dict[str, Any]:
     return parse_command_line(list(argv))[0]
 

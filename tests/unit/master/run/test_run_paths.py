@@ -23,8 +23,6 @@ from workers.es_play import main as es_play
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder, and no Redis that the environment names."""
     monkeypatch.chdir(tmp_path)
-    for name in ("RQ_REDIS_URL", "REDIS_URL", "ES_QUEUE_RUNS"):
-        monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 

@@ -63,8 +63,6 @@ HOSTILE = {
 
 @pytest.fixture(autouse=True)
 def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("RQ_REDIS_URL", raising=False)
-    monkeypatch.delenv("REDIS_URL", raising=False)
     monkeypatch.chdir(tmp_path)
 
 

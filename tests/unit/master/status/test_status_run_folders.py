@@ -32,8 +32,6 @@ RECORD = {
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("RQ_REDIS_URL", raising=False)
-    monkeypatch.delenv("REDIS_URL", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
