@@ -516,10 +516,9 @@ def format_slot(slots: Slots, row: int) -> str:
     about = slots.table[row]
     # The number of the final episodes' publication is no generation's.
     generation = "" if about["kind"] == FINAL else f"generation {slots.generation} of "
-    return (
-        f"{KINDS[about['kind']]} slot {about['number']} ({generation}{slots.config.problem}, "
-        f"environment seed {about['seeds'][0, 0]})"
-    )
+    seed = f"{'environment ' if slots.config.env else ''}seed {about['seeds'][0, 0]}"
+    named = f"{KINDS[about['kind']]} slot {about['number']}"
+    return f"{named} ({generation}{slots.config.problem}, {seed})"
 
 
 def worker_mark(worker: str) -> int:

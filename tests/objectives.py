@@ -138,3 +138,27 @@ def reversed_box(vector: np.ndarray) -> float:
 
 
 reversed_box.lower, reversed_box.upper = 1.0, [2.0, 0.5]  # type: ignore[attr-defined]
+
+
+def nowhere(vector: np.ndarray) -> float:
+    """Its bounds are reversed, and not finite."""
+    return 0.0
+
+
+nowhere.lower, nowhere.upper = np.inf, -np.inf  # type: ignore[attr-defined]
+
+
+def narrow_box(vector: np.ndarray) -> float:
+    """Two float32 numbers apart."""
+    return 0.0
+
+
+narrow_box.lower, narrow_box.upper = 1e8, 1e8 + 16  # type: ignore[attr-defined]
+
+
+def elsewhere(vector: np.ndarray) -> float:
+    """Its attributes have names of other programs."""
+    return 0.0
+
+
+elsewhere.initial, elsewhere.low, elsewhere.calls = [1, 2], 0, 7  # type: ignore[attr-defined]

@@ -330,8 +330,9 @@ def exit_codes_table() -> str:
                 "| code | error | meaning |\n|---|---|---|",
                 *lines,
                 (
-                    "\n`es-status RUN` has its own codes for a run's health: 0 healthy, 10 done, "
-                    "11 stalled, 12 orphaned (its master is gone), 13 failed."
+                    "\n`es-status RUN` has its own codes for a run's health: 0 healthy, 3 "
+                    "unreachable (its server does not answer), 10 done, 11 stalled, 12 orphaned "
+                    "(its master is gone), 13 failed."
                 ),
             ]
         )

@@ -7,6 +7,7 @@ and claims a slot only for it. A program that dies leaves its slots to the other
 
 from __future__ import annotations
 
+import math
 import platform
 import threading
 import time
@@ -36,6 +37,7 @@ from es_queue.protocol.connection import (
 from es_queue.protocol.keys import checked_run_id, clocks_from_environment
 from es_queue.protocol.messages import Block
 from es_queue.protocol.store import WorkerStore
+from workers.episode import EpisodeFailed
 from workers.heartbeat import EpisodeControl, Heartbeat, Leaving, leave_in_outage, worker_info
 from workers.player import Player
 from workers.serving import Service, load_config, make_worker_id
@@ -59,6 +61,8 @@ class Trial:
 
 class AskTell:
     """Trials of a run, for this program to score. Its methods may be called from any thread.
+
+    ended: how the run has ended: finished, stopped, failed, or gone from the server; empty before
 
     >>> with AskTell("oven", "redis://localhost") as oven:
     ...     while trial := oven.ask():
@@ -88,7 +92,7 @@ class AskTell:
         if raw is None:
             raise NoRunError(
                 f"{redacted_url(url)} has no run {run}: start it with es-master --objective "
-                f"{ASKED} --run {run}"
+                f"{ASKED} --parameters N --run {run}"
             )
         self.config, unreadable = load_config(raw)
         if unreadable:
@@ -102,7 +106,7 @@ class AskTell:
         self._changed = threading.Condition()
         #: Trials that no ask has taken yet, the asks that wait, and the lanes.
         self._offered, self._asking, self._lanes = deque[Trial](), 0, set[_Lane]()
-        self._over, self._error = False, ""
+        self._over, self._error, self.ended = False, "", ""
         #: Whether the last ask ended before a trial came: the next one finds it.
         self._polled = False
 
@@ -235,7 +239,8 @@ class _Lane(threading.Thread):
             store.depart()
             client.close()
             own_client.close()
-            asks._over = asks._over or heartbeat.has_run_ended
+            asks.ended = heartbeat.ended
+            asks._over = asks._over or bool(heartbeat.ended)
 
     # --- its environment: a trial is one step
 
@@ -261,7 +266,9 @@ class _Lane(threading.Thread):
                 self.trial = None
                 with suppress(ValueError):
                     asks._offered.remove(trial)
-        return np.zeros(1, np.float32), trial._score[0], True
+        if not math.isfinite(score := trial._score[0]):
+            raise EpisodeFailed(f"the score that was told is {score}, not a finite number")
+        return np.zeros(1, np.float32), score, True
 
     def close(self) -> None: ...
 

@@ -176,7 +176,7 @@ class Heartbeat(threading.Thread):
     parent: see ``orphan_reason``; an orphan leaves
     has_other_work: whether another run's seat waits; called when the run has no master
     say: called from time to time with a line about the worker's speed
-    has_run_ended: whether the run has ended, or no longer exists
+    ended: finished, stopped, failed, or gone if the run no longer exists; empty before
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Heartbeat(threading.Thread):
         self._masterless_since: float | None = None
         self._other_work_checked = 0.0
         self._expired_episode: float | None = None
-        self.has_run_ended = False
+        self.ended = ""
 
     def run(self) -> None:
         last_beat, reported, steps = 0.0, time.monotonic(), 0
@@ -258,14 +258,13 @@ class Heartbeat(threading.Thread):
             self._state_seen = now
         is_gone = flags.state is None and now - self._state_seen > GONE_SECONDS
         has_ended = flags.state not in (None, RUNNING, PAUSED)
-        self.has_run_ended = is_gone or has_ended
+        self.ended = "gone" if is_gone else str(flags.state) if has_ended else ""
         reasons = (
             (flags.shutdown, "its RQ worker is stopping"),
             (flags.suspended, "RQ is suspended"),
             (flags.has_jobs, "jobs wait on a queue that its RQ worker serves first"),
             (flags.is_leaving, "another run needs workers"),
-            (is_gone, "the run is gone"),
-            (has_ended, f"the run is {flags.state}"),
+            (bool(self.ended), f"the run is {self.ended}"),
             (self._is_masterless(now, flags.has_master), "the run has no master"),
             (self._is_lease_over(now), "its lease has expired"),
         )

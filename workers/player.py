@@ -350,15 +350,17 @@ class Player:
         return None
 
     def _failure(self, row: Any, seed: int, error: Exception) -> Failure:
-        kind = "" if isinstance(error, StrategyFailure) else f"{type(error).__name__}: "
-        place = "" if isinstance(error, EsQueueError) else last_line(error)
+        is_own = isinstance(error, EsQueueError)
+        kind = "" if is_own else f"{type(error).__name__}: "
+        place = "" if is_own else last_line(error)
+        raised = error.__cause__ if is_own else error  # a sentence needs no traceback of its own
         return Failure(
             kind=KINDS[int(row["kind"])],
             slot=int(row["number"]),
             generation=self.slots.generation,
             seed=seed,
             reason=f"{kind}{error}"[: MAX_REASON - len(place)] + place,
-            trace="".join(traceback.format_exception(error, limit=-12))[-4000:],
+            trace="".join(traceback.format_exception(raised, limit=-12))[-4000:] if raised else "",
         )
 
     # --- episodes

@@ -231,7 +231,7 @@ class Seat:
 
     def _stop_heartbeat(self, heartbeat: Heartbeat) -> None:
         heartbeat.stop()
-        if heartbeat.has_run_ended:
+        if heartbeat.ended:
             ParameterCache(self.run).remove_run()
 
     def _serve_metrics(self, worker: str, stack: ExitStack) -> None:

@@ -215,16 +215,20 @@ def parse_observe(text: str) -> tuple[int, ...] | None:
         raise ValueError(f"{error}, or all") from None
 
 
-#: The form of bounds.
-BOUNDS = "LOW:HIGH, for each number or once for all, joined by commas, such as -1:1,0:300"
-
-
 def parse_bounds(text: str) -> list[tuple[float, float]]:
-    """The (lowest, highest) pairs of ``LOW:HIGH,…``."""
-    pairs = [part.split(":") for part in text.split(",")]
-    bounds = [(parse_finite(low), parse_finite(high)) for low, high in pairs]
-    if not all(low < high and math.isfinite(high - low) for low, high in bounds):
-        raise ValueError
+    """The (lowest, highest) pairs of ``LOW:HIGH,…``. Raises ValueError, whose text is the fix."""
+    bounds = []
+    for pair in text.split(","):
+        try:
+            low, high = map(parse_finite, pair.split(":"))
+        except ValueError:
+            raise ValueError(
+                "use LOW:HIGH, for each number or once for all, joined by commas, such as "
+                "-1:1,0:300"
+            ) from None
+        if not (low < high and math.isfinite(high - low)):
+            raise ValueError(f"{pair} encloses nothing: write the smaller number first")
+        bounds.append((low, high))
     return bounds
 
 
@@ -413,6 +417,5 @@ class ObjectiveSettings:
         "LOW:HIGH of each variable of the objective, joined by commas; one pair holds for all of "
         "them; in place of its attributes lower and upper",
         form=parse_bounds,
-        forms=BOUNDS,
         metavar="BOUNDS",
     )

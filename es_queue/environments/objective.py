@@ -25,8 +25,17 @@ from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.custom import initial_vector, load_objective, objective_space
+from es_queue.text import nearest_names
 from es_queue.user_code import describe_error
 
+#: What describes an objective, each with the names that other programs have for it.
+ATTRIBUTES = {
+    "lower": ("bounds", "minimum"),
+    "upper": ("high", "maximum"),
+    "start": ("initial", "x0"),
+    "scale": (),
+    "batched": ("vectorized", "vectorised"),
+}
 #: Vectors of the test whether a batch gives the bits of single calls, and of its smaller batch.
 TRIED, TRIED_TOGETHER = 8, 3
 
@@ -164,7 +173,7 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
         raise EnvironmentFailure(
             f"{request.id} returned {value} for its first vector: it must return a finite number"
         )
-    note = ""
+    note = _misnamed_attributes(request.id)
     if tries and not plays_batches:
         note = (
             f"{request.id} gives other bits for many vectors at once than for single ones, or "
@@ -173,7 +182,8 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
     if request.backend == LEAN.name and not plays_batches:
         raise UsageError(
             note
-            or f"backend is lean, but {request.id} takes one vector at a time: set its attribute "
+            if tries
+            else f"backend is lean, but {request.id} takes one vector at a time: set its attribute "
             "batched, or leave backend at auto"
         )
     return EnvironmentSpec(
@@ -187,6 +197,23 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
         behaviour=request.behaviour,
         behaviour_size=size,
         note=note,
+    )
+
+
+def _misnamed_attributes(path: str) -> str:
+    """A sentence about attributes that nothing reads, and that are named almost as those that
+    count; empty if there are none.
+    """
+    given = getattr(load_objective(path), "__dict__", {}).keys() - ATTRIBUTES.keys()
+    near = {
+        name: next((known for known, others in ATTRIBUTES.items() if name in others), "")
+        or next(iter(nearest_names(name, ATTRIBUTES)), "")
+        for name in sorted(given)
+    }
+    return "; ".join(
+        f"the attribute {name} of {path} is not used: did you mean {known}?"
+        for name, known in near.items()
+        if known
     )
 
 

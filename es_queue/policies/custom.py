@@ -17,7 +17,7 @@ from es_queue.config.run_config import ASKED
 from es_queue.environments.episode_rules import parse_bounds
 from es_queue.environments.interface import ActionSpec, EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
-from es_queue.numerics.arrays import Doubles, Floats
+from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.policies.base import (
     MAX_PARAMETERS,
     BoundPolicy,
@@ -30,6 +30,8 @@ from es_queue.user_code import describe_error, load_attribute, load_function
 
 MAX_MEMORY = 2**20
 TRIED_INDIVIDUALS, TRIED_STEPS = 3, 3
+#: So many float32 numbers are between two bounds at least.
+LEAST_STEPS = 100
 TORCH_HINT = ": pip install 'es-queue[torch]'"
 
 
@@ -242,7 +244,8 @@ def objective_space(request: EnvironmentRequest) -> ActionSpec:
     the parameters are the variables.
 
     Parameters from -1 to 1 fill the box, unless it has a scale; they are the variables' own unit
-    where a bound is missing. Raises EnvironmentFailure for bounds that enclose nothing.
+    where a bound is missing. Raises EnvironmentFailure for bounds that enclose nothing, or no more
+    than a few float32 numbers.
     """
     plain = ActionSpec("vector", shape=(request.parameters,))
     function = load_objective(request.id)
@@ -254,20 +257,29 @@ def objective_space(request: EnvironmentRequest) -> ActionSpec:
     if request.bounds:
         low, high = np.array(parse_bounds(request.bounds)).T
         low, high = low + np.zeros(request.parameters), high + np.zeros(request.parameters)
+
+    def refuse(bad: Mask, why: str, *figures: Doubles) -> None:
+        for place in np.flatnonzero(bad).tolist():
+            shown = why.format(*(f"{figure[place]:.10g}" for figure in figures))
+            raise EnvironmentFailure(f"in variable {place} of {request.id}, {shown}")
+
+    refuse(~(low < high), "lower is {} and upper is {}: lower must be below upper", low, high)
     with np.errstate(invalid="ignore"):
         half, middle = high / 2 - low / 2, high / 2 + low / 2
+        step = np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
+    refuse(
+        high - low < LEAST_STEPS * step,
+        "the bounds {} and {} are too close for float32, the type of the vector: search the "
+        "difference from a fixed number",
+        low,
+        high,
+    )
     near_zero = np.minimum(np.maximum(0.0, low), high)
     start = _variables(request, "start", np.where(np.isfinite(half), middle, near_zero))
     scale = _variables(request, "scale", np.where(np.isfinite(half), half, 1.0))
-    for bad, why in (
-        (~(low < high), "lower is {0:g} and upper is {1:g}: lower must be below upper"),
-        (~(scale > 0), "scale is {3:g}: it must be above 0"),
-        (~((low <= start) & (start <= high)), "start is {2:g}, outside its bounds {0:g} to {1:g}"),
-    ):
-        if bad.any():
-            place = int(np.flatnonzero(bad)[0])
-            figures = (low[place], high[place], start[place], scale[place])
-            raise EnvironmentFailure(f"in variable {place} of {request.id}, {why.format(*figures)}")
+    refuse(~(scale > 0), "scale is {}: it must be above 0", scale)
+    is_inside = (low <= start) & (start <= high)
+    refuse(~is_inside, "start is {}, outside its bounds {} to {}", start, low, high)
     return replace(
         plain,
         low=tuple(low.tolist()),
@@ -291,8 +303,9 @@ def _variables(request: EnvironmentRequest, name: str, default: Doubles | float)
     with np.errstate(over="ignore"):
         finite = np.isfinite(values.astype(np.float32)) | (is_bound & np.isinf(values))
     if values.shape not in ((), (size,)) or not finite.all():
+        what = f"the shape {list(values.shape)}" if finite.all() else "numbers that are not finite"
         raise EnvironmentFailure(
-            f"the attribute {name} of {request.id} has the shape {list(values.shape)} or numbers "
-            f"that are not finite: it must have {size} finite numbers, or be one"
+            f"the attribute {name} of {request.id} has {what}: give one finite number for all "
+            f"variables, or a list of {size}"
         )
     return np.broadcast_to(values, (size,)).copy()

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.config.settings import declared, setting
-from es_queue.environments.episode_rules import BOUNDS, parse_bounds
+from es_queue.environments.episode_rules import parse_bounds
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import MAX_NPZ
 from es_queue.numerics.arrays import Floats, Integers, NoiseRows, norm, typed_array
@@ -80,7 +80,6 @@ class ArchiveSettings(BehaviourSettings):
         "LOW:HIGH of each number of a behaviour, joined by commas; one pair holds for all of "
         "them; behaviours outside count in the nearest cell",
         form=parse_bounds,
-        forms=BOUNDS,
         metavar="LOW:HIGH,...",
     )
     qd_offset = setting(

@@ -483,24 +483,25 @@ class Learner:
             )
         if failure == STRATEGY_FAILED:
             raise StrategyFailure(reason)
-        last = f"{named}: {reason}"
+        last, unit = f"{named}: {reason}", "episode" if self.config.env else "vector"
         if (kind := int(slots.table["kind"][row])) not in TRAINED:
             rows = slots.rows(kind)
             failed = int((slots.table["state"][rows] == FAILED).sum())
             if failed == len(rows):
                 raise EnvironmentFailure(
-                    f"every episode of an evaluation failed; the last was {last}"
+                    f"every {unit} of an evaluation failed; the last was {last}"
                 )
             return f"{last}; the evaluation continues without it"
         if not self.is_async and (slots.table["state"][slots.rows(TRAIN)] == FAILED).all():
             advice = ""
-            if resolve_seed_sharing(self.config, self.strategy.per_slot) == "generation":
+            sharing = resolve_seed_sharing(self.config, self.strategy.per_slot)
+            if self.config.env and sharing == "generation":
                 advice = (
                     ": all of them had the same environment seed; --env-seeds slot gives each its "
                     "own"
                 )
             raise EnvironmentFailure(
-                f"every episode of a generation failed{advice}; the last was {last}"
+                f"every {unit} of a generation failed{advice}; the last was {last}"
             )
         return last
 

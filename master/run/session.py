@@ -205,7 +205,7 @@ class Session:
         run = new_run(config.problem, launch)
         self._new_folder = None if run.folder.exists() else run.folder
         prepare_folder(run.folder, launch.shared)
-        self._connect(run)
+        self._connect(run, config)
         if self._store.config() is not None:
             validate_lease_free(self._store, self._clocks, wait=False)
             raise UsageError(
@@ -229,9 +229,11 @@ class Session:
             raise no_run_error(run)
         checkpoints = Checkpoints(run.folder)
         disk = checkpoints.read_newest(run.run)
+        config = None
         if disk is not None:  # a folder of another run is refused before anything is started in it
-            self._allow_modules(newest_checkpoint(run, disk, None)[0], str(run.folder))
-        self._connect(run)
+            config = newest_checkpoint(run, disk, None)[0]
+            self._allow_modules(config, str(run.folder))
+        self._connect(run, config)
         stored = self._store.checkpoint()
         if disk is None and stored is None:
             if not run.folder.is_dir():
@@ -272,14 +274,19 @@ class Session:
         require_trust(what, modules, self._launch.trust, self._launch.own_modules)
         self._allowed.enter_context(allowing(modules))
 
-    def _connect(self, run: NamedRun) -> None:
-        """Connect to the named server, or to a private one in the run's folder."""
+    def _connect(self, run: NamedRun, config: RunConfig | None) -> None:
+        """Connect to the named server, or to a private one in the run's folder, whose workers
+        load while this process prepares the run.
+        """
         self._run = run
         if self._launch.redis_url is None:
             prepare_folder(run.folder, self._launch.shared)
         if run.folder.is_dir():
             self._lock_folder()
         self._url, self._client = self._services.connect(run.folder)
+        server, is_played = self._services.server, config is None or config.objective != ASKED
+        if is_played and server is not None and server.is_owned:  # else another master's are there
+            self._services.start_workers(run.folder / "logs", self._url)
         self._store = MasterStore(self._client, run.run, self._retry)
 
     def _lock_folder(self) -> None:
@@ -629,10 +636,12 @@ class Session:
             summary |= {"reason": UNSERVED, "interrupted": False}
         self._view.summary(summary)
         if is_unserved:
+            is_asked = self._setup.config.objective == ASKED
+            here = f", or play the policy here with {format_command('es-play')} {path}"
             LOGGER.warning(
-                "training is over, and no worker was there for the final evaluation: "
-                f"start one and continue with {self.resume_command}, or play the policy here with "
-                f"{format_command('es-play')} {path}"
+                f"training is over, and no {'program' if is_asked else 'worker'} was there for the "
+                f"final evaluation: start one and continue with {self.resume_command}"
+                f"{'' if is_asked else here}"
             )
         else:
             LOGGER.info(
@@ -677,6 +686,12 @@ class Session:
         if self._seats is not None:
             with suppress(Exception):
                 self._seats.close()
+        elif self._services.server is not None:
+            # Programs that score this run's vectors read its end before its server ends, too.
+            until = time.monotonic() + LEAVE_SECONDS
+            with suppress(Exception):
+                while self._store.workers() and time.monotonic() < until:
+                    time.sleep(self._clocks.leave_poll)
 
     def _save_error_reports(self) -> str:
         """Save workers' newest tracebacks, because a private server ends with its run; returns

@@ -72,8 +72,6 @@ class LocalServices:
             self.server = PrivateServer(home, listen=address, queue=launch.queue)
             self.server.start()
             url = self.server.url
-            if self.server.is_owned:  # else another master's workers are there, too
-                self.start_workers(folder / "logs", url)
         client, name = client_from_url(url), redacted_url(url)
         if launch.redis_source == "REDIS_URL":
             LOGGER.info(

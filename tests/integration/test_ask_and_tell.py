@@ -15,6 +15,7 @@ import es_queue
 from es_queue import AskTell
 from es_queue.errors import NoRunError, RedisError, UsageError
 from es_queue.policies.saved_policy import load_policy
+from master.services.private_server import PrivateServer
 from tests.integration.processes import BIN, Processes, Seen, Started, flags, wait_for
 
 OVEN: dict[str, Any] = {
@@ -138,6 +139,34 @@ def test_a_score_that_is_not_finite_is_a_failed_trial(oven: Any, valkey_url: str
             is_bad = trial.vector.tobytes() == bad.vector.tobytes()
             program.tell(trial, float("nan") if is_bad else 1.0)
     assert master.wait() == 0 and master.events("generation")[0]["failed"] == 1
+
+
+def test_a_run_of_which_every_trial_fails_ends_with_what_was_told(
+    processes: Processes, oven: Any, valkey_url: str
+) -> None:
+    master = oven("hopeless", population=4)
+    with join("hopeless", valkey_url) as program:
+        while trial := program.ask():
+            program.tell(trial, float("nan"))
+        assert program.ended == "failed"
+    assert master.wait() == 5
+    assert "every vector of a generation failed; the last was train slot" in master.said()
+    assert "the score that was told is nan, not a finite number" in master.said()
+    assert "episode" not in master.said() and "environment" not in master.said()
+    shown = processes.start(BIN / "es-status", "--redis-url", valkey_url, "hopeless", "--errors")
+    assert shown.wait() == 0 and "Traceback" not in shown.said()
+
+
+def test_a_private_server_of_programs_starts_no_workers(processes: Processes) -> None:
+    values = {**OVEN, "generations": 1, "population": 2, "final_episodes": 0}
+    master = processes.master(*flags(values), "--run", "here", "--json")
+    folder = processes.folder / "runs" / "here"
+    server = PrivateServer(folder / "redis")
+    wait_for(server.is_alive, "the private server")
+    with join("here", server.url) as program:
+        finish(program)
+        assert program.ended == "finished"
+    assert master.wait() == 0 and not (folder / "logs").exists()
 
 
 def test_a_program_that_only_looks_gets_a_trial_soon_and_tells_it_once(

@@ -102,6 +102,16 @@ def test_a_function_that_fails_costs_its_slot_alone() -> None:
             "in variable 1 of tests.objectives:reversed_box, lower is 1 and upper is 0.5: lower",
         ),
         (
+            "tests.objectives:nowhere",
+            2,
+            "in variable 0 of tests.objectives:nowhere, lower is inf and upper is -inf: lower",
+        ),
+        (
+            "tests.objectives:narrow_box",
+            2,
+            "the bounds 100000000 and 100000016 are too close for float32",
+        ),
+        (
             "tests.objectives:uneven",
             2,
             r"it returned \[2\] numbers for 1 vectors, but is batched and must return one for each",
@@ -151,6 +161,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"bounds": "0:1,0:2"},
         "bounds is 0:1,0:2, but there are 4 parameters: use one pair, or one for each",
+    ),
+    (
+        {"bounds": "0:1,3:1"},
+        "bounds is '0:1,3:1' in the test: 3:1 encloses nothing: write the smaller number first",
     ),
 ]
 
@@ -246,6 +260,15 @@ def test_a_batch_that_gives_other_bits_or_raises_is_played_one_by_one_and_said()
         prepare_run(replace(requested, backend="lean"), table=TABLE)
     with pytest.raises(UsageError, match="takes one vector at a time: set its attribute batched"):
         prepare_run(config_of(backend="lean"), table=TABLE)
+
+
+def test_an_attribute_that_is_named_almost_as_one_that_counts_is_said() -> None:
+    requested = config_of("tests.objectives:elsewhere")
+    (note,) = new_run_notes(requested, prepare_run(requested, table=TABLE))
+    assert note == (
+        "the attribute initial of tests.objectives:elsewhere is not used: did you mean start?; "
+        "the attribute low of tests.objectives:elsewhere is not used: did you mean lower?"
+    )
 
 
 @each_case("strategy", ["snes", "openai_es", "cma_es", "xnes", "ga", "pgpe"])
