@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+import resource
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -25,6 +27,18 @@ def default_workers(root: Path = Path("/")) -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, int(min(cores, cpu_quota(root))))
+
+
+def process_limit_hint(text: str) -> str:
+    """The end of a sentence, if ``text`` says that no process or thread could be started."""
+    if not any(sign in text for sign in ("can't start new thread", os.strerror(errno.EAGAIN))):
+        return ""
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    shown = "unlimited" if limit == resource.RLIM_INFINITY else limit
+    return (
+        f"; this user can start no more processes and threads here (ulimit -u is {shown}; a "
+        "container or service can have its own limit): raise the limit, or end other programs"
+    )
 
 
 def checked_workers(given: object, place: str) -> int:

@@ -20,6 +20,7 @@ from typing import NoReturn, Self
 
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, RunFolderError
 from es_queue.files import read_end
+from es_queue.host import process_limit_hint
 from es_queue.private_files import no_link
 from master import bound
 
@@ -107,8 +108,10 @@ class Child:
 
     def tail(self) -> str:
         """The end of its log, for a sentence."""
-        lines = self.last_lines()
-        return f"{self.log} ends: {' | '.join(lines)}" if lines else f"{self.log} is empty"
+        text = " | ".join(self.last_lines())
+        return (
+            f"{self.log} ends: {text}{process_limit_hint(text)}" if text else f"{self.log} is empty"
+        )
 
 
 class ProcessGroup:
@@ -151,6 +154,7 @@ class ProcessGroup:
         except OSError as error:
             raise RunFolderError(
                 f"{child.name} cannot be started with the log {child.log}: {error.strerror}"
+                f"{process_limit_hint(str(error))}"
             ) from error
         child.started, child.due, child.code = time.monotonic(), None, None
         return child

@@ -34,7 +34,7 @@ from es_queue.command_line import (
 from es_queue.config.settings import COMMAND_LINE
 from es_queue.credentials import token_from_environment
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, RunFolderError, UsageError
-from es_queue.host import checked_workers, default_workers
+from es_queue.host import checked_workers, default_workers, process_limit_hint
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.private_files import no_link
 from es_queue.protocol import keys
@@ -304,7 +304,14 @@ class Host:
         worker.run, worker.begun = run, time.monotonic()
         former = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
-            worker.pid = os.fork()
+            try:
+                worker.pid = os.fork()
+            except OSError as error:  # the next look tries again
+                text = f"worker {worker.number} cannot start: {error.strerror}"
+                self._told[text] += 1
+                if self._told[text] == 1:
+                    warn(f"{text}{process_limit_hint(str(error))}")
+                return
             if not worker.pid:
                 code = 1
                 try:

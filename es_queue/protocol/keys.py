@@ -202,6 +202,7 @@ class Clocks:
 
     grace: from the end of a dead master's lease to that of its private server, local workers and
     seats
+    silence: that a run's first episodes may take before es-master names --step-limit
     """
 
     lease: float = 10.0
@@ -216,6 +217,7 @@ class Clocks:
     seat_lease: float = 600.0
     seat_margin: float = 60.0
     grace: float = 60.0
+    silence: float = 60.0
 
 
 def clocks_from_environment() -> Clocks:

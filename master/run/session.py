@@ -32,6 +32,7 @@ from es_queue.errors import (
     StrategyFailure,
     UsageError,
 )
+from es_queue.host import process_limit_hint
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     ANY_ERROR,
@@ -105,7 +106,6 @@ LONGEST_REPORT = 64 * 2**10
 #: Why a run stops, in its summary, if its time is up and its evaluations must wait for a worker.
 UNSERVED = "no worker for the final evaluation"
 NOTE_AFTER_SECONDS = 2.0
-LONG_EPISODE_SECONDS = 60.0
 BULK_LIMIT = "proto-max-bulk-len"
 KeepGoing = Callable[[Record], bool]
 
@@ -176,6 +176,8 @@ class Session:
                     remove_new_folder(folder, self._launch.run_dir is None)
                 if isinstance(error, ANY_ERROR):
                     raise refused_error(error) from None
+                if isinstance(error, RuntimeError) and (hint := process_limit_hint(str(error))):
+                    raise UsageError(f"{error}{hint}") from None
                 raise
             finally:
                 self._services.stop()
@@ -468,7 +470,7 @@ class Session:
             self._services.restart_ended()
             return [] if is_asked else seats.tick(workers, served, paused)
 
-        silence = Lasting(LONG_EPISODE_SECONDS)
+        silence = Lasting(clocks.silence)
 
         def show_live(figures: Record) -> None:
             renewal.show_sign()
@@ -476,8 +478,8 @@ class Session:
                 bool(figures.get("workers")) and not (figures.get("answered") or seats.has_results)
             ):
                 LOGGER.warning(
-                    "no episode has ended in a minute: if those of an untrained policy are long, "
-                    "--step-limit N ends training's after N steps"
+                    f"no episode has ended in {clocks.silence:g} s: if those of an untrained "
+                    "policy are long, --step-limit N ends training's after N steps"
                 )
             view.live(figures)
 

@@ -131,8 +131,11 @@ def test_ctrl_c_in_python_leaves_a_stopped_run_that_goes_on_under_a_new_budget(
         "runs_dir": str(runs.folder),
         "noise_dir": runs.noise,
     }
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupt:
         train(resolve(CARTPOLE), raising(KeyboardInterrupt()), run="python", **about)
+    (note,) = interrupt.value.__notes__
+    assert note.startswith("the run was stopped; continue with: ")
+    assert "es-master --resume " in note and "python --redis-url " in note
     runs.assert_left("python", "stopped")
     assert Checkpoints(runs.folder / "python").read_newest() is not None
     summary = train(resume="python", changes={"generations": 1, "final_episodes": 1}, **about)

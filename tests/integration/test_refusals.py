@@ -4,15 +4,27 @@ traceback.
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
 
-from tests.integration.processes import CARTPOLE, Master, Processes, Started, flags, wait_for
+from tests.integration.processes import (
+    BIN,
+    CARTPOLE,
+    CLOCKS,
+    Master,
+    Processes,
+    Started,
+    flags,
+    wait_for,
+)
 
 FORGETFUL = """
 import gymnasium, numpy, random
@@ -31,6 +43,27 @@ class Forgetful(gymnasium.Env):
         return self.look(), 1.0, False, False, {}
 
 gymnasium.register("Forgetful-v0", lambda **_: Forgetful(), max_episode_steps=20)
+"""
+
+
+ENDLESS = """
+import gymnasium, numpy, pathlib, time
+
+class Endless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1  # later than any check of it
+        while self.steps > 100 and pathlib.Path("held").exists():
+            time.sleep(0.01)
+        return numpy.zeros(2, numpy.float32), 1.0, False, False, {}
+
+gymnasium.register("Endless-v0", lambda **_: Endless(), max_episode_steps=200)
 """
 
 
@@ -133,3 +166,34 @@ def test_no_refusal_leaves_a_folder_behind(processes: Processes) -> None:
     assert [
         one.name for one in Path(processes.folder).iterdir() if not one.name.startswith("process-")
     ] == []
+
+
+def test_a_first_episode_that_does_not_end_is_said_with_what_ends_it(processes: Processes) -> None:
+    (processes.folder / "endless.py").write_text(ENDLESS)
+    held = processes.folder / "held"
+    held.touch()
+    given = {**CARTPOLE, "env": "endless:Endless-v0", "generations": 1, "step_limit": "env"}
+    run = processes.master(*flags(given), "--workers", 1, clocks=replace(CLOCKS, silence=0.3))
+    sentence = "no episode has ended in 0.3 s: if those of an untrained policy are long, --step-lim"
+    wait_for(lambda: sentence in run.said(), "the hint")
+    held.unlink()
+    assert run.wait() == 0, run.said()
+    assert run.said().count("--step-limit") == 1
+
+
+@pytest.mark.skipif(not shutil.which("prlimit"), reason="needs prlimit and setpriv")
+def test_a_limit_of_processes_is_named_with_its_figure(processes: Processes) -> None:
+    caps = "-all,+dac_override"
+    # The superuser has no such limit.
+    user = ("setpriv", "--reuid=65534", "--clear-groups", f"--inh-caps={caps}")
+    user = (*user, f"--ambient-caps={caps}", f"--bounding-set={caps}")
+    folder = str(processes.folder / "own")
+    run = processes.start(
+        *("prlimit", "--nproc=1", *(user if os.geteuid() == 0 else ())),
+        *(BIN / "es-master", "--env", "CartPole-v1", "--workers", 1),
+        HOME=folder,
+        ES_QUEUE_NOISE_DIR=folder,
+    )
+    assert run.wait() in (2, 3, 6), run.said()
+    assert "start no more processes and threads here (ulimit -u is 1;" in run.said()
+    assert "Traceback" not in run.said()
