@@ -34,6 +34,7 @@ from es_queue.errors import (
     RunFolderError,
     UsageError,
 )
+from es_queue.host import process_limit_hint
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import bytes_digest, limit_blas_threads
 from es_queue.private_files import host_private_directory, replacing, take_lock
@@ -147,7 +148,7 @@ class Seat:
             reason = str(error)
             guard.end_seat(reason)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}{process_limit_hint(str(error))}"
             guard.end_seat(reason)
             retry.give_up_after(0.0)
             with suppress(Exception):
