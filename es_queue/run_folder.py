@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -124,10 +125,9 @@ def refuse_links(folder: Path) -> None:
 
 
 def _exists(path: Path) -> bool:
-    try:
+    with suppress(OSError):  # the name is too long, or the folder may not be searched
         return path.exists()
-    except OSError:  # the name is too long, or the folder may not be searched
-        return False
+    return False
 
 
 def read_run_name(folder: Path) -> str:

@@ -84,7 +84,7 @@ class Child:
         return self.process is None and self.due is None
 
     def lines(self) -> list[str]:
-        """Whole lines of its output since the last call; never waits."""
+        """Whole lines of its output since the last call. Never waits."""
         self.drain()
         *whole, self._text = self._text.split(b"\n")
         return [line.decode(errors="replace") for line in whole]
@@ -268,19 +268,9 @@ class StopSignals:
     def __init__(self) -> None:
         self.requested = False
 
-    def install(
-        self,
-        has_begun: Callable[[], bool],
-        resume_command: Callable[[], str],
-        kill: Callable[[], None] = lambda: None,
-    ) -> None:
-        """kill: ends at once what does not end with this process; resume_command: what continues
-        the run after it
-        """
-
+    def install(self, has_begun: Callable[[], bool], resume_command: Callable[[], str]) -> None:
         def handle(number: int, frame: object) -> None:
             if self.requested:
-                kill()
                 leave_at_once(resume_command())
             self.requested = True
             if not has_begun():

@@ -13,6 +13,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ from master.run.launch import (
 from master.run.manifest import repro_command
 from master.run.setup import prepare_run
 from master.services.leader import FolderLock
-from master.services.local_services import LocalServices, redis_flags, start_lines
+from master.services.local_services import LocalServices, run_words, start_lines
 from master.status.figures import (
     finite_or_none,
     format_compact,
@@ -277,11 +278,10 @@ class Study:
     def lead(self, place: NamedRun) -> int:
         """Run what has not finished."""
         launch, self.folder = self.launch, place.folder
-        named = launch.redis_url
-        flags = "" if named is None else redis_flags(named, launch.redis_password_file)
-        self.way_back = f"{format_command('es-master')} --resume {place.word}{flags}{self.trust}"
+        words = run_words(place, launch.redis_url, launch.redis_password_file)
+        self.way_back = f"{format_command('es-master')} --resume {words}{self.trust}"
         prepare_folder(place.folder, launch.shared)
-        self.lock = lock = FolderLock(place, named or "", clocks_from_environment())
+        self.lock = lock = FolderLock(place, launch.redis_url or "", clocks_from_environment())
         lock.take(leased=False)
         lock.write()
         self.services = LocalServices(launch)
@@ -417,21 +417,17 @@ class Study:
         )
 
     def has_checkpoint(self, folder: Path, run: str) -> bool:
-        """If Redis is away, an es-master that resumes waits for it, and one that begins would
-        not.
-        """
-        if Checkpoints(folder).read_newest() is not None:
-            return True
-        try:
-            return bool(self.client.exists(keys.RunKeys(run).checkpoint))
-        except ANY_ERROR:
-            return True
+        """Also if Redis is away: an es-master that resumes waits for it."""
+        with suppress(ANY_ERROR):
+            return Checkpoints(folder).read_newest() is not None or bool(
+                self.client.exists(keys.RunKeys(run).checkpoint)
+            )
+        return True
 
     def count_workers(self) -> int:
-        try:
+        with suppress(ANY_ERROR):
             return int(self.client.scard(keys.rq_workers(self.launch.queue)))
-        except ANY_ERROR:
-            return 0
+        return 0
 
     def read_events(self, seed: Seed, lines: list[str]) -> None:
         """What a run's es-master has printed: lines of JSON, among an environment's own words."""
@@ -444,7 +440,7 @@ class Study:
                 continue
             if kind == "note":
                 text = str(event.get("text"))
-                # How to resume a stopped run is the study's to say.
+                # The study names the command that resumes all.
                 if not (self.stop.requested and text.startswith(STOPPED_NOTE)):
                     self.note(text, seed)
             elif kind == "summary":
@@ -506,10 +502,10 @@ class Study:
         rest = f"{counted} of {runs}: the others are missing, not counted as 0"
         lines.append(f"  final evaluations of {runs if counted == len(seeds) else rest}")
         for label in ("IQM", "mean", "median", "worst"):
-            between = about.get(f"{label.lower()}_interval")
-            low, high = map(format_score, between or (None, None))
-            interval = f", 95 % interval {low} to {high}" if between else ""
-            lines.append(f"  {label:<8}{format_score(about[label.lower()])}{interval}")
+            line = f"  {label:<8}{format_score(about[label.lower()])}"
+            if between := about.get(f"{label.lower()}_interval"):
+                line += f", 95 % interval {' to '.join(map(format_score, between))}"
+            lines.append(line)
         if about["iqm_interval"] is None:
             lines.append("  no interval: fewer than 3 runs show nothing about others")
         if self.target is not None:

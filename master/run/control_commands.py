@@ -1,8 +1,6 @@
-"""Controls a run from any terminal that reaches its Redis: stop, pause, continue, change settings,
-purge.
+"""Controls a run from any terminal that reaches its Redis: stop, pause, continue, set, purge.
 
-The run's master carries requests out within a second. If the run has no master, these commands end
-or remove it.
+The run's master carries requests out within a second. A run without one is ended or removed here.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from es_queue.command_line import format_command
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EXIT_DONE, RedisError, RunBusyError, UsageError
 from es_queue.protocol import keys
-from es_queue.protocol.connection import client_from_url, has_secret, redacted_url, tested_client
+from es_queue.protocol.connection import client_from_url, redacted_url, tested_client
 from es_queue.protocol.control import (
     CONTINUE,
     MAX_NAME,
@@ -39,6 +37,7 @@ from master.loop.state import Change
 from master.run.launch import ATTACH, PURGE, ControlArgs, Launch, existing_run
 from master.run.lease import format_host, holder_name, take_lease
 from master.services.leader import leader_of
+from master.services.local_services import run_words
 from master.services.private_server import PrivateServer
 from master.status.snapshot import RunFolder
 from master.status.sources import unknown_run_error
@@ -129,9 +128,7 @@ class ControlCommand:
         self._args, self._named_run, self._launch, self._url = args, run, launch, url
         self._run = run.run
         self._client = ControlClient(tested_client(url), run.run)
-        # The words by which a command finds the run; never a URL with a secret.
-        is_shown = launch.redis_url is not None and not has_secret(url)
-        self._words = f"{run.word}{f' --redis-url {url}' if is_shown else ''}"
+        self._words = run_words(run, launch.redis_url, launch.redis_password_file)
         self._master = f"{format_command('es-master')} {{}} {self._words}"
 
     # --- the verbs

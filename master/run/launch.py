@@ -97,7 +97,7 @@ class Launch:
 
 
 def parse_warm_start(text: str) -> Path:
-    """A path, or ``pretrained:ENV``. Raises UsageError if no suitable policy of ENV is bundled."""
+    """A path, or ``pretrained:ENV``. Raises UsageError without a suitable bundled policy."""
     if not text.startswith(PRETRAINED):
         return Path(text)
     path = path_of(text.removeprefix(PRETRAINED))

@@ -92,7 +92,7 @@ from master.run.open_seats import Seats
 from master.run.setup import Setup, new_run_notes, prepare_run, validate_action_bound
 from master.run.warm_start import make_warm_state
 from master.services.leader import FolderLock, is_own_private
-from master.services.local_services import LocalServices, redis_flags, start_lines
+from master.services.local_services import LocalServices, run_words, start_lines
 from master.status.figures import Record
 from master.status.sources import unknown_run_error
 from master.storage.generation_store import GenerationStore
@@ -564,9 +564,8 @@ class Session:
     @property
     def _words(self) -> str:
         """The words by which a command finds the run and its server."""
-        if self._services.server is not None:
-            return self._run.word
-        return f"{self._run.word}{redis_flags(self._url, self._launch.redis_password_file)}"
+        url = self._url if self._services.server is None else None
+        return run_words(self._run, url, self._launch.redis_password_file)
 
     def _start_information(self, state: RunState) -> dict[str, str]:
         """Places and commands for the start: watching, joining, and the run's beginning."""
@@ -756,8 +755,8 @@ def newest_checkpoint(
     Raises RunFolderError if one is of another run, or if they are of two runs with that name.
     """
     checkpoints = []
-    trouble: RunFolderError | None = None
-    for data, where in ((stored, "Redis"), (disk, str(run.folder))):
+    trouble = RunFolderError("there is no checkpoint to resume")
+    for where, data in (("Redis", stored), (str(run.folder), disk)):
         if data is None:
             continue
         try:
@@ -773,7 +772,7 @@ def newest_checkpoint(
             )
         checkpoints.append((config, state))
     if not checkpoints:
-        raise trouble or RunFolderError("there is no checkpoint to resume")
+        raise trouble
     (first, _), (second, _) = checkpoints[0], checkpoints[-1]
     differing = [
         name

@@ -30,9 +30,9 @@ from master.display.notes import TERMINAL
 from master.loop.learner import Learner
 from master.loop.state import RollbackPoint, RunState
 
-#: Numbers of an observation that are normalised at most: beyond it they are a picture or a game's
-#: memory, whose numbers have one scale, while the moments of each sampled episode (16 bytes a
-#: number) would outweigh its result by far.
+#: Numbers of an observation that are normalised at most. More of them are an image or a game's
+#: memory: they have one scale, and their moments (16 bytes per number of each sampled episode)
+#: would outweigh the result by far.
 MOST_NORMALISED = 4096
 #: An environment that takes longer to create and step is named.
 WAIT_SECONDS = 1.5
@@ -40,9 +40,7 @@ WAIT_SECONDS = 1.5
 
 @dataclass(frozen=True)
 class Setup:
-    """A run's fixed parts. ``config`` is resolved: seed drawn, back end chosen, noise
-    table sized.
-    """
+    """A run's fixed parts. ``config`` has the master's own choices, see ``resolve_config``."""
 
     config: RunConfig
     spec: EnvironmentSpec
@@ -86,20 +84,14 @@ class Setup:
     ) -> RunState:
         """The state of generation 0, with an optional warm start, described by ``origin``."""
         limit = parse_step_limit(self.config.step_limit).initial_limit(self.spec.step_limit)
-        first = self.first_parameters() if parameters is None else parameters
         statistics = moments or RunningMoments.empty(self.spec.observation_size)
-        state = RunState(
-            0,
-            self.strategy.begin(
-                self.strategy.start(first),
-                statistics,
-                partial(initial_parameters, self.config, self.policy),
-                self.spec.behaviour_size,
-            ),
+        begun = self.strategy.begin(
+            self.strategy.start(self.first_parameters() if parameters is None else parameters),
             statistics,
-            limit,
-            origin=origin,
+            partial(initial_parameters, self.config, self.policy),
+            self.spec.behaviour_size,
         )
+        state = RunState(0, begun, statistics, limit, origin=origin)
         # Each descent of --restart-deadlines begins with this search.
         return replace(state, anchor=RollbackPoint.of(state)) if self.learner.deadlines else state
 
@@ -160,17 +152,11 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
     if ":" in config.strategy:
         config = config.completed(kind)
     own: dict[str, Any] = {"behaviour": spec.behaviour} if spec.behaviour else {}
-    shared = resolve_seed_sharing(config, kind.per_slot)
-    has_normal_observations = not (
-        kind.compares_generations
-        or config.has_virtual_norm
-        or (
-            not config.image_norm
-            and (policy.takes_pixels or spec.observation_size > MOST_NORMALISED)
-        )
-    )
     if not (config.objective or config.model):
-        own |= {"info": spec.info, "obs_norm": config.obs_norm and has_normal_observations}
+        is_image = policy.takes_pixels or spec.observation_size > MOST_NORMALISED
+        is_plain = kind.compares_generations or config.has_virtual_norm
+        is_normalised = config.obs_norm and not is_plain and (config.image_norm or not is_image)
+        own |= {"info": spec.info, "obs_norm": is_normalised}
     config = replace(
         config,
         # With a note, another environment is played than was requested: the record names that.
@@ -178,7 +164,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
         seed=seed,
         backend=spec.backend,
         noise_size=size,
-        env_seeds=shared,
+        env_seeds=resolve_seed_sharing(config, kind.per_slot),
         **own,
     )
     validate_noise_size(config, policy.size)

@@ -32,7 +32,7 @@ GenerationCallback = Callable[[dict[str, Any]], bool | None]
 
 
 class TrainOptions(TypedDict, total=False):
-    """Options of ``train`` with the meaning and default of their flags."""
+    """As the flags."""
 
     redis_url: str | None
     workers: int | None

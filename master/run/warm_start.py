@@ -37,21 +37,20 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
     policy that does not fit.
     """
     saved, moments, origin = read_warm_start(find_checkpoint(path))
-    config = setup.config
     for name in ("batch_norm", "obs_norm", "obs_clip", "action_bound"):
-        if getattr(saved.config, name, NONE) != getattr(config, name, NONE):
-            raise _unfit_error(
-                path,
-                f"it was trained with {name} {getattr(saved.config, name, NONE)}, but this run has "
-                f"{getattr(config, name, NONE)}: use the same",
-            )
-    if saved.action.kind != setup.spec.action.kind:
-        raise _unfit_error(
-            path,
-            f"its actions are {saved.action.kind}, not {setup.spec.action.kind}",
-        )
+        before, now = (getattr(one, name, NONE) for one in (saved.config, setup.config))
+        if before != now:
+            why = f"it was trained with {name} {before}, but this run has {now}: use the same"
+            raise _unfit_error(path, why)
+    if (kind := saved.action.kind) != setup.spec.action.kind:
+        raise _unfit_error(path, f"its actions are {kind}, not {setup.spec.action.kind}")
     try:
-        parameters = widen(saved.policy, saved.parameters, setup.policy, setup.first_parameters())
+        parameters = widen(
+            saved.policy,
+            saved.parameters,
+            setup.policy,
+            setup.first_parameters(),
+        )
     except UsageError as error:
         raise _unfit_error(path, str(error)) from None
     known = saved.policy.numbers if setup.policy.numbers is None else None

@@ -164,26 +164,19 @@ class FolderLock:
                     f"{self._run.folder}; wait a second, or start another run"
                 )
             return
-        if leased and self._is_same(former):
+        mine = self._record.url
+        is_same = is_same_server(former.url, mine) if mine and former.url else former.is_here
+        if leased and is_same and bool(mine) == bool(former.url):
             return
         # The kernel has released the lock of a master that ended on this host.
         if self._descriptor is None or (not former.is_here and self._is_led(former, leased)):
             self.release()
-            raise self.busy_error(former)
-
-    def busy_error(self, former: Leader) -> RunBusyError:
-        stop = f"{format_command('es-master')} --stop {self._run.word}"
-        there = "" if former.url or former.is_here else " there"
-        return RunBusyError(
-            f"run {self._run.run} is live: {former}; stop it first{there} ({stop}), or start "
-            "another run"
-        )
-
-    def _is_same(self, former: Leader) -> bool:
-        mine = self._record
-        if former.url and mine.url:
-            return is_same_server(former.url, mine.url)
-        return former.url == mine.url and former.is_here
+            stop = f"{format_command('es-master')} --stop {self._run.word}"
+            there = "" if former.url or former.is_here else " there"
+            raise RunBusyError(
+                f"run {self._run.run} is live: {former}; stop it first{there} ({stop}), or start "
+                "another run"
+            )
 
     def _is_led(self, former: Leader, leased: bool) -> bool:
         """Ask the server of a master on another host, else see whether it still touches the file: a

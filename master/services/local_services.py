@@ -216,6 +216,11 @@ def start_lines(
     }
 
 
+def run_words(run: NamedRun, url: str | None, password_file: str | None) -> str:
+    """The words by which a command of es-queue finds a run. url: None for its private server"""
+    return run.word + ("" if url is None else redis_flags(url, password_file))
+
+
 def redis_flags(url: str, password_file: str | None) -> str:
     """The flags by which a command of es-queue finds a named server; a comment if the URL has a
     secret that is in no file.
