@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renew what the images are pinned to: hashes of Python packages, and the digest of the base image.
 
-    docker/renew_pins.py pip                               # requirements.txt and classic.txt
+    docker/renew_pins.py pip                               # requirements, classic and models.txt
     docker/renew_pins.py images --registry https://HOST    # adds digests to docker/images.env
 
 ``pip`` reads pyproject.toml and constraints.txt, uses pip's own index and accepts only wheels, for
@@ -26,11 +26,16 @@ from pathlib import Path
 from typing import Any
 
 DOCKER = Path(__file__).resolve().parent
-REQUIREMENTS, CLASSIC, CONSTRAINTS, IMAGES = (
-    DOCKER / name for name in ("requirements.txt", "classic.txt", "constraints.txt", "images.env")
+REQUIREMENTS, CLASSIC, MODELS, CONSTRAINTS, IMAGES = (
+    DOCKER / name
+    for name in ("requirements.txt", "classic.txt", "models.txt", "constraints.txt", "images.env")
 )
-#: Debian 13's. pip takes the newest wheel that fits one of the platforms.
-PYTHON, PLATFORMS = "3.13", ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
+#: Debian 13's. pip takes the newest wheel that fits one of the platforms; none includes older ones.
+PYTHON = "3.13"
+PLATFORMS = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(28, 16, -1)),
+    "manylinux2014_x86_64",
+)
 #: Builds es-queue itself, without a download of its own.
 BUILDS = ("setuptools", "wheel")
 #: The image classic: what people installed before, what gym needs, and what es-queue needs besides.
@@ -39,6 +44,8 @@ CLASSIC_NEEDS = (
     *("redis", "rq", "numpy", "msgpack", "cloudpickle", "gym-notices"),
     *("gymnasium", "pygame-ce", "threadpoolctl", "rich", "waitress", "prometheus_client"),
 )
+#: What the image models has besides. pip downloads 3 GB to lock it.
+MODELS_NEEDS = ("torch", "safetensors", "fsspec")
 MANIFESTS = (
     "application/vnd.oci.image.index.v1+json, "
     "application/vnd.docker.distribution.manifest.list.v2+json, "
@@ -173,6 +180,7 @@ def main() -> int:
                     "images master and worker", project["project"]["dependencies"]
                 ),
                 CLASSIC: locked("image classic", CLASSIC_NEEDS),
+                MODELS: locked("image models", MODELS_NEEDS),
             }
         else:
             texts = {IMAGES: pinned(IMAGES.read_text("utf-8"), given.registry)}

@@ -119,7 +119,7 @@ def test_every_image_has_a_user_of_its_own_a_health_check_and_a_first_process_th
     )
 
 
-@pytest.mark.parametrize("target", ["worker", "classic"])
+@pytest.mark.parametrize("target", ["worker", "classic", "models"])
 def test_workers_in_images_run_no_job_of_rq(target: str) -> None:
     settings = check_steps.settings_of(STAGES, target)
     command = (*settings.entrypoint, *settings.command)

@@ -34,6 +34,9 @@ def test_every_package_of_the_images_has_a_hash_and_the_version_of_the_constrain
     ours, classic = locked("requirements.txt"), locked("classic.txt", "classic-source.txt")
     assert len(ours) > 15 and ours.items() <= known and needed <= ours.keys()
     assert len(classic) > 15 and classic.items() <= known
+    models = locked("models.txt")
+    assert {"torch", "safetensors", "fsspec"} <= models.keys()
+    assert {name: one for name, one in models.items() if name in pins()}.items() <= known
 
 
 def test_the_images_install_nothing_without_its_hash() -> None:
@@ -48,5 +51,7 @@ def test_the_images_install_nothing_without_its_hash() -> None:
     )
     classic = [step.rest for step in STAGES["classic-build"].steps if "pip install" in step.rest]
     assert len(classic) == 3
+    (models,) = [step.rest for step in STAGES["models-build"].steps if step.word == "RUN"]
+    assert "--require-hashes --no-deps --only-binary :all: -r /src/docker/models.txt" in models
     assert all("--require-hashes" in run or "--no-index" in run for run in classic)
     assert all("--only-binary :all:" in run or "--no-build-isolation" in run for run in classic)

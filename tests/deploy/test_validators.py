@@ -122,6 +122,7 @@ CHART_CASES = {
             "master": {"storageClass": "fast"},
         },
     ),
+    "with GPUs": (11, yaml.safe_load((CHART / "gpu.yaml").read_text())),
     "with another Redis": (
         4,
         {
