@@ -62,7 +62,6 @@ from master.status.snapshot import (
     START_SERVER,
     RedisReader,
     Run,
-    RunFolder,
     idle_workers,
 )
 from master.status.sources import Sources, find_sources
@@ -124,7 +123,6 @@ def run_doctor(given: argparse.Namespace, out: SafeStream) -> int:
 
 
 def examine(given: argparse.Namespace) -> Iterator[Finding]:
-    sources = Sources([], [])
     try:
         sources = find_sources(given)
         if not sources.servers:
@@ -132,49 +130,42 @@ def examine(given: argparse.Namespace) -> Iterator[Finding]:
             text = "no Redis is named and no private server runs; es-master starts one per run"
             yield Finding("redis", OK, text)
     except EsQueueError as error:
+        sources = Sources([], [])
         yield Finding("redis", FAILED, str(error))
     with sources:
-        servers, is_read = sources.servers[:MOST_SERVERS], True
-        runs: dict[RedisReader, list[Run]] = {}
-        unread: dict[RedisReader, RedisError] = {}
-        for server in servers:
-            try:
-                if given.run is None:
-                    runs[server] = [run for run in server.list_runs() if run.leased]
-                else:
-                    runs[server] = [run for run in [server.find_run(given.run)] if run]
-            except RedisError as error:
-                unread[server], is_read = error, False
+        runs, trouble = list[Run](), list[Finding]()
+        try:
+            if given.run is not None:
+                runs = [sources.find_run(given.run)]
+            elif sources.servers:
+                runs = [run for run in sources.list_runs() if run.leased]
+        except NoRunError as error:
+            trouble.append(Finding(UNKNOWN_RUN, FAILED, str(error), "es-status lists the runs"))
+        except RedisError as error:
+            trouble.append(redis_failure(error))
         # A run's name chooses among the servers, if one of them has it.
-        chosen = [server for server in servers if given.run and runs.get(server)] or servers
-        for server in chosen:
+        its_own = [run.source for run in runs if given.run is not None and not run.on_disk]
+        servers = its_own or sources.servers[:MOST_SERVERS]
+        for server in servers:
             findings = list(check_server(server))
             yield from findings
             if any((one.name, one.state) == ("redis", FAILED) for one in findings):
-                runs.pop(server, None)
-            elif server in unread:
-                yield redis_failure(unread[server])
+                servers = [one for one in servers if one is not server]
+        yield from trouble
         yield from check_packages()
         yield check_box2d(host.box2d_versions())
         yield check_disks(given.run_dir or given.run_folder or runs_folder(given.runs_dir))
-        found = {server: runs[server] for server in chosen if server in runs}
-        if given.run is None or not any(found.values()):
+        if given.run is None or not its_own:
             yield from check_environments(USUAL_ENVIRONMENTS)
-            if given.run_folder is not None:
-                yield check_run(RunFolder(given.run_folder).summarize(given.run))
-            elif given.run is not None and is_read:
-                places = f" at {', '.join(server.name for server in found)}" if found else ""
-                text = f"there is no run {given.run}{places}"
-                yield Finding(UNKNOWN_RUN, FAILED, text, "es-status lists the runs")
-        for server, each in found.items():
-            if not each:
+        for server in servers if not trouble else ():
+            if not any(run.source is server for run in runs):
                 yield check_listening(server, None)
-            for run in each:
-                try:
-                    yield from examine_run(server, run, given.run is not None)
-                except RedisError as error:
-                    fix = "run the doctor as a user that can read es:* (+@read)"
-                    yield Finding("run", WARNING, f"unknown: {error}", fix)
+        for run in runs:
+            try:
+                yield from examine_run(run, is_named=given.run is not None)
+            except RedisError as error:
+                fix = "run the doctor as a user that can read es:* (+@read)"
+                yield Finding("run", WARNING, f"unknown: {error}", fix)
 
 
 def redis_failure(error: RedisError) -> Finding:
@@ -390,7 +381,11 @@ def check_environment(child: Child) -> Finding:
 # --- runs and their workers
 
 
-def examine_run(server: RedisReader, run: Run, is_named: bool) -> Iterator[Finding]:
+def examine_run(run: Run, is_named: bool) -> Iterator[Finding]:
+    if run.on_disk:
+        yield check_run(run)
+        return
+    server = run.source
     if is_named:
         try:
             (settings,) = server.ask([("getrange", keys.RunKeys(run.run).config, 0, MAX_JSON)])

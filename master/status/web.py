@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -43,7 +43,7 @@ from es_queue.credentials import (
 )
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.protocol.keys import RUN_ID, checked_run_id
-from es_queue.run_folder import NamedRun, checkpoint_path, find_run
+from es_queue.run_folder import checkpoint_path, find_run
 from es_queue.text import sanitize
 from master.display.log_view import SafeStream, recipe_points
 from master.services.tcp_access import Address, is_address, parse_address
@@ -84,7 +84,6 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TYPES = {
     "html": "text/html; charset=utf-8",
@@ -106,7 +105,8 @@ MISDIRECTED = (
 EXPOSED = (
     "es-status: WARNING: the page at {place} has no encryption: anyone who can read its network "
     "traffic sees the token and the page, with names and settings of runs, hosts, and tracebacks. "
-    "To keep it private, leave the address out and use  ssh -L {port}:127.0.0.1:{port} THIS-HOST"
+    "To keep it private, leave the address out and use  ssh -L {port}:127.0.0.1:{port} THIS-HOST\n"
+    "es-status: the page answers as {names}; name other hosts with --web-host NAME"
 )
 
 #: Status, media type, body, and further headers.
@@ -124,17 +124,14 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
     chosen = token_from_environment(lambda text: err.write_line(f"es-status: WARNING: {text}"))
     token = chosen or secrets.token_urlsafe(32)
     looks = Looks(given, given.every)
-    if given.run is not None:
-        looks.run(given.run)
-    else:
+    if given.run is None:
         looks.runs()
+    else:
+        looks.run(given.run)
     with signals_as_interrupts(), closing(make_server(address, looks, token, hosts)) as server:
         if not is_loopback(address.host):
-            err.write_line(EXPOSED.format(place=address, port=address.port))
             names = ", ".join(sorted({"localhost", *hosts}))
-            err.write_line(
-                f"es-status: the page answers as {names}; name other hosts with --web-host NAME"
-            )
+            err.write_line(EXPOSED.format(place=address, port=address.port, names=names))
         # Not with the name localhost: another user's server on its other address could get the
         # token. A token that the user has chosen stays out of the logs of a service.
         shown = {"0.0.0.0": LOOPBACK, "localhost": LOOPBACK, "::": "::1"}
@@ -149,33 +146,28 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
 
 def make_server(address: Address, looks: Looks, token: str, hosts: Collection[str]) -> Any:
     """waitress with the page, listening; ``run`` serves it. Raises UsageError."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    is_six = ":" in address.host
     try:
         listening = socket.create_server(
             (address.host, address.port),
-            family=family,
-            dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
+            family=socket.AF_INET6 if is_six else socket.AF_INET,
+            dualstack_ipv6=is_six and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
-        raise bind_error(address, error) from None
-    # waitress reports what clients do wrong, which would fill the terminal.
-    logging.getLogger("waitress").setLevel(logging.CRITICAL + 1)
-    page = Page(looks, hosts, token, listening.getsockname()[1])
-    return waitress.create_server(page, sockets=[listening], **WAITRESS)
-
-
-def bind_error(address: Address, error: OSError) -> UsageError:
-    if error.errno == errno.EADDRINUSE:
-        free = Address(address.host, min(address.port + 1, 65535))
-        why = f"another program listens there; give another port, such as --web {free}"
-    elif error.errno == errno.EACCES:
-        why = "this user may not listen there; use a port from 1024 on"
-    else:
         why = (
             f"{error.strerror or error}; give an address of this host, or only a port "
             f"(:{DEFAULT_PORT}); RUN comes before --web"
         )
-    return UsageError(f"web cannot be served at {address}: {why}")
+        if error.errno == errno.EADDRINUSE:
+            free = Address(address.host, min(address.port + 1, 65535))
+            why = f"another program listens there; give another port, such as --web {free}"
+        if error.errno == errno.EACCES:
+            why = "this user may not listen there; use a port from 1024 on"
+        raise UsageError(f"web cannot be served at {address}: {why}") from None
+    # waitress reports what clients do wrong, which would fill the terminal.
+    logging.getLogger("waitress").setLevel(logging.CRITICAL + 1)
+    page = Page(looks, hosts, token, listening.getsockname()[1])
+    return waitress.create_server(page, sockets=[listening], **WAITRESS)
 
 
 def hosts_of(address: Address, names: Iterable[str]) -> frozenset[str]:
@@ -212,6 +204,9 @@ class Page:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         try:
             status, kind, body, more = self._reply(environ)
+        except EsQueueError as error:
+            status = 404 if isinstance(error, UsageError) else 503
+            status, kind, body, more = json_reply({"trouble": sanitize(error)}, status)
         except Exception:
             logging.getLogger(__name__).exception("es-status: the page failed")
             status, kind, body, more = text(500, "the page failed: es-status printed the reason")
@@ -219,13 +214,15 @@ class Page:
             body = gzip.compress(body, 1, mtime=0)
             more = {**more, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         content = {"Content-Type": kind, "Content-Length": str(len(body))}
-        start_response(
-            f"{status} {HTTPStatus(status).phrase}", list((HEADERS | more | content).items())
-        )
+        headers = list((HEADERS | more | content).items())
+        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     def _reply(self, environ: WSGIEnvironment) -> Reply:
-        path = environ["PATH_INFO"]
+        """Raises UsageError for a run that does not exist, other EsQueueErrors if it cannot be
+        read.
+        """
+        path, looks = environ["PATH_INFO"], self._looks
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return text(405, "this page is read-only: use GET, HEAD", Allow="GET, HEAD")
         if not is_host_allowed(environ.get("HTTP_HOST"), self._hosts):
@@ -233,51 +230,36 @@ class Page:
         if path == HEALTH_PATH:
             return text(200, "the page answers")
         if not has_token(environ, self._token, self._cookie):
-            if path.startswith("/api/"):  # as the page's script reads what is wrong
-                return 403, JSON, json.dumps({"trouble": FORBIDDEN}).encode(), {}
-            return text(403, FORBIDDEN)
+            # The page's script reads what is wrong from JSON.
+            is_data = path.startswith("/api/")
+            return json_reply({"trouble": FORBIDDEN}, 403) if is_data else text(403, FORBIDDEN)
         if path == "/" and has_token_in_address(environ, self._token):
             cookie = f"{self._cookie}; Path=/; HttpOnly; SameSite=Strict"
             moved = "the page is at / without the token"
             return text(303, moved, **{"Location": "/", "Set-Cookie": cookie})
         if path in static_files():
             return 200, *static_files()[path], {}
-        try:
-            return self._data(path, environ.get("QUERY_STRING", ""))
-        except EsQueueError as error:
-            status = 404 if isinstance(error, UsageError) else 503
-            return status, JSON, json.dumps({"trouble": sanitize(error)}).encode(), {}
-
-    def _data(self, path: str, query: str) -> Reply:
-        """Raises UsageError for a run that does not exist, other EsQueueErrors if it cannot be
-        read.
-        """
         if path == "/metrics":
-            try:
-                figures = self._looks.figures()
-            except EsQueueError as error:
-                figures = {"trouble": str(error)}
-            return 200, METRICS_TYPE, format_metrics(figures), {}
+            return 200, METRICS_TYPE, format_metrics(looks.figures()), {}
         if path == "/api/runs":
-            return json_reply(self._looks.runs())
+            return json_reply(looks.runs())
         match = RUN_PATH.fullmatch(path)
         if match is None:
             return text(404, "there is no such page")
-        parts = {"errors": self._looks.errors, "archive": self._looks.archive}
-        if match["part"]:
-            return json_reply(parts[match["part"]](match["run"]))
-        figure = query.partition("figure=")[2]
-        return json_reply(
-            self._looks.run(match["run"], figure if FIGURE_NAME.fullmatch(figure) else "")
-        )
+        if match["part"] == "errors":
+            return json_reply(looks.errors(match["run"]))
+        if match["part"] == "archive":
+            return json_reply(looks.archive(match["run"]))
+        figure = environ.get("QUERY_STRING", "").partition("figure=")[2]
+        return json_reply(looks.run(match["run"], figure if FIGURE_NAME.fullmatch(figure) else ""))
 
 
 def text(status: int, sentence: str, **headers: str) -> Reply:
-    return status, TEXT, f"{sentence}\n".encode(), headers
+    return status, "text/plain; charset=utf-8", f"{sentence}\n".encode(), headers
 
 
-def json_reply(data: object) -> Reply:
-    return 200, JSON, json.dumps(data, allow_nan=False).encode(), {}
+def json_reply(data: object, status: int = 200) -> Reply:
+    return status, "application/json", json.dumps(data, allow_nan=False).encode(), {}
 
 
 @cache
@@ -285,11 +267,10 @@ def static_files() -> dict[str, tuple[str, bytes]]:
     """The media type and content of the page's files by path. The paths are fixed, so none leads
     out of the folder.
     """
-    files = {}
-    for entry in resources.files("master.status").joinpath("static").iterdir():
-        kind = TYPES.get(entry.name.rpartition(".")[2])
-        if kind is not None:
-            files[f"/{entry.name}"] = kind, entry.read_bytes()
+    files = {
+        f"/{entry.name}": (TYPES[entry.name.rpartition(".")[2]], entry.read_bytes())
+        for entry in resources.files("master.status").joinpath("static").iterdir()
+    }
     return {**files, "/": files["/index.html"]}
 
 
@@ -305,24 +286,22 @@ def format_metrics(data: Mapping[str, Any]) -> bytes:
 
     def add(name: str, text: str, value: float, **labels: str) -> None:
         name = f"es_queue_{name}"
-        if name not in metrics:
-            kind = "counter" if name.endswith("_total") else "gauge"
-            metrics[name] = Metric(name.removesuffix("_total"), text, kind)
-        metrics[name].add_sample(name, labels, float(value))
+        kind = "counter" if name.endswith("_total") else "gauge"
+        metric = metrics.setdefault(name, Metric(name.removesuffix("_total"), text, kind))
+        metric.add_sample(name, labels, float(value))
 
     class Collected:
-        def collect(self) -> Iterator[Metric]:
-            yield from metrics.values()
+        def collect(self) -> Iterable[Metric]:
+            return metrics.values()
 
     up = "1 if these values were just read, 0 if Redis could not be read"
     add("up", up, not data.get("trouble"))
     for run in data.get("runs", ()):
         name = str(run["run"])
         about = {key: str(run.get(key) or "") for key in ("env", "strategy", "state", "health")}
-        text = "A run, its environment, strategy, state and health"
-        add("run_info", text, 1.0, run=name, **about)
-        text = "1 while a run trains or is paused on request, 0 otherwise"
-        add("run_healthy", text, run["health"] == HEALTHY, run=name)
+        add("run_info", "A run, its environment, strategy, state and health", 1, run=name, **about)
+        healthy = "1 while a run trains or is paused on request, 0 otherwise"
+        add("run_healthy", healthy, run["health"] == HEALTHY, run=name)
         for figure in FIGURES.values():
             value = finite_or_none(run.get(figure.name)) if figure.metric else None
             if value is not None:
@@ -334,11 +313,15 @@ def format_metrics(data: Mapping[str, Any]) -> bytes:
                 if (value := finite_or_none(words)) is not None:
                     add(kind, FIGURES[kind].sentence, value, run=name, key=key)
         if "living" in run:
-            text = "Workers whose heartbeat is in Redis"
-            add("living_workers", text, len(run["living"]), run=name)
+            add(
+                "living_workers",
+                "Workers whose heartbeat is in Redis",
+                len(run["living"]),
+                run=name,
+            )
         for reason, count in run.get("refused", {}).items():
-            text = "Results that the master refused, by reason"
-            add("refused_total", text, count, run=name, reason=sanitize(reason, 100))
+            refused = "Results that the master refused, by reason"
+            add("refused_total", refused, count, run=name, reason=sanitize(reason, 100))
     return generate_latest(Collected())
 
 
@@ -377,15 +360,12 @@ class Looks:
 
     def runs(self) -> Data:
         """Every run, newest first."""
-        listed = self._result(
-            "",
-            lambda sources, _: {
-                "runs": [
-                    {**run.to_json(), "shown": shown_texts(run)} for run in sources.list_runs()
-                ]
-            },
-        )
-        return {**listed, "every": self._every}
+
+        def query(sources: Sources, _: Curve) -> Data:
+            runs = sources.list_runs()
+            return {"runs": [{**run.to_json(), "shown": shown_texts(run)} for run in runs]}
+
+        return {**self._result("", query), "every": self._every}
 
     def run(self, name: str, figure: str = "") -> Data:
         """``es-status RUN --json``, with settings (``own``: those that differ from the default),
@@ -395,6 +375,7 @@ class Looks:
         def query(sources: Sources, curve: Curve) -> Data:
             run = sources.find_run(name)
             run.source.read_details(run, curve)
+            sentences = {one.name: one.sentence for one in FIGURES.values()}
             return {
                 **run.to_json(),
                 "shown": shown_texts(run),
@@ -402,9 +383,7 @@ class Looks:
                 "settings": written_settings(run.config),
                 "own": [name for name, value in run.config.items() if not is_default(name, value)],
                 "recorded": [
-                    (name, FIGURES[name].sentence if name in FIGURES else "")
-                    for name in curve.recorded
-                    if name not in AXES
+                    (name, sentences.get(name, "")) for name in curve.recorded if name not in AXES
                 ],
                 "curves": curve.to_json(),
                 "expect": [
@@ -421,18 +400,26 @@ class Looks:
         )
 
     def archive(self, name: str) -> Data:
-        """The elites of map_elites, from the newest checkpoint in the run's folder."""
+        """The elites of map_elites with their places on the map, from the newest checkpoint in the
+        run's folder.
+        """
 
         def query(sources: Sources, _: Curve) -> Data:
-            one = sources.find_run(name).folder or find_run(name, self._given.runs_dir)
-            if one.folder.is_dir():
-                return archive_data(one)
-            raise UsageError(f"the archive of {name} is in its folder, which is not on this host")
+            run = sources.find_run(name).folder or find_run(name, self._given.runs_dir)
+            if not run.folder.is_dir():
+                raise UsageError(
+                    f"the archive of {name} is in its folder, which is not on this host"
+                )
+            path = checkpoint_path(run.folder, "last")
+            command = f"{format_command('es-play')} {run.word} --cell="
+            return {**_read_archive(path, file_stamp(path)), "command": command}
 
         return self._listed("archive", name, query)
 
     def figures(self) -> Data:
-        """For Prometheus: every run; of living ones also refusals and workers."""
+        """For Prometheus: every run; of living ones also refusals and workers. Only ``trouble`` if
+        it has never succeeded.
+        """
 
         def query(sources: Sources, _: Curve) -> Data:
             runs = sources.list_runs()
@@ -440,7 +427,10 @@ class Looks:
                 run.source.read_details(run)
             return {"runs": [run.to_json() for run in runs]}
 
-        return self._result("figures", query)
+        try:
+            return self._result("figures", query)
+        except EsQueueError as error:
+            return {"trouble": str(error)}
 
     def _listed(
         self, part: str, name: str, query: Callable[[Sources, Curve], Data], figure: str = ""
@@ -480,15 +470,6 @@ class Looks:
             return {**look.data, "trouble": sanitize(look.error), "age": age}
 
 
-def archive_data(run: NamedRun) -> Data:
-    """The elites with their places on the map. Raises RunFolderError, or UsageError for an archive
-    that the page cannot show.
-    """
-    path = checkpoint_path(run.folder, "last")
-    command = f"{format_command('es-play')} {run.word} --cell="
-    return {**_read_archive(path, file_stamp(path)), "command": command}
-
-
 @lru_cache(maxsize=4)
 def _read_archive(path: Path, stamp: tuple[int, int, int] | None) -> Data:
     # start-up: numpy and the strategy, for runs of map_elites
@@ -505,11 +486,15 @@ def _read_archive(path: Path, stamp: tuple[int, int, int] | None) -> Data:
     if archive.behaviour.size > MOST_NUMBERS:
         raise UsageError(TOO_LARGE)
     is_grid = cells.units is None and len(cells.shape) <= 2  # a map shows two numbers
-
-    def rounded(values: Any) -> list[list[float]]:
-        """Nine digits, enough for float32."""
-        return [[float(f"{value:.9g}") for value in row] for row in np.asarray(values).tolist()]
-
+    # es-play finds an elite by any behaviour in its cell, such as the middle. Nine digits are
+    # enough for float32.
+    behaviour, place = (
+        [[float(f"{value:.9g}") for value in row] for row in np.asarray(values).tolist()]
+        for values in (
+            archive.behaviour,
+            cells.centroids[archive.cell] if is_grid else archive.behaviour,
+        )
+    )
     return {
         "low": cells.low.tolist(),
         "high": cells.high.tolist(),
@@ -519,7 +504,6 @@ def _read_archive(path: Path, stamp: tuple[int, int, int] | None) -> Data:
         "qd_score": drawable_or_none(archive.qd_score(config.qd_offset)),
         "cell": archive.cell.tolist(),
         "fitness": [drawable_or_none(value) for value in archive.fitness.tolist()],
-        "behaviour": rounded(archive.behaviour),
-        # es-play finds an elite by any behaviour in its cell, such as the middle
-        "place": rounded(cells.centroids[archive.cell] if is_grid else archive.behaviour),
+        "behaviour": behaviour,
+        "place": place,
     }
