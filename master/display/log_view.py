@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from es_queue.command_line import discard_output, format_command
@@ -45,8 +46,8 @@ METHOD_SETTINGS = ("strategy", "policy")
 SUMMARY_FIELDS = (("digest", "digest"), ("last", "last_checkpoint"), ("best", "best_checkpoint"))
 #: No line has more columns.
 NO_LIMIT = 2**31
-#: For terminals that lack the signs on the left. Each is equally wide, or redrawing would fail.
-ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "~", "…": ".", "·": "-"}
+#: For terminals that lack the signs on the left.
+ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░±…·✓▲✗", "_.-:=+*#.~.-+!x", strict=True))
 
 
 class RunView:
@@ -89,6 +90,10 @@ class SafeStream(io.TextIOBase):
     def encoding(self) -> str:  # type: ignore[override]
         return self._encoding
 
+    @property
+    def is_silent(self) -> bool:
+        return self._stream is None
+
     def isatty(self) -> bool:
         try:
             return self._stream is not None and self._stream.isatty()
@@ -101,44 +106,38 @@ class SafeStream(io.TextIOBase):
         return self.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
     def write(self, text: str) -> int:
-        if self._stream is not None:
-            self._call_safely(self._stream.write, to_encodable(text, self._encoding))
+        plain = text.encode(self._encoding, PLAIN_SIGNS).decode(self._encoding)
+        self._call_safely("write", plain)
         return len(text)
 
     def flush(self) -> None:
-        if self._stream is not None:
-            self._call_safely(self._stream.flush)
+        self._call_safely("flush")
 
     def write_line(self, text: str) -> None:
         self.write(text + "\n")
         self.flush()
 
-    def _call_safely(self, call: Callable[..., object], *arguments: str) -> None:
+    def _call_safely(self, method: str, *arguments: str) -> None:
         try:
-            call(*arguments)
+            if self._stream is not None:
+                getattr(self._stream, method)(*arguments)
         except BlockingIOError:
             pass  # a slow reader loses this text, but later text may arrive
         except (OSError, ValueError):  # no reader, terminal or open stream any more
             stream, self._stream = self._stream, None
             discard_output(stream)
 
-    @property
-    def is_silent(self) -> bool:
-        return self._stream is None
+
+def replace_signs(error: UnicodeError) -> tuple[str, int]:
+    """Each as wide as the sign, or redrawing would fail."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    return "".join(ASCII_FALLBACKS.get(sign, "?") for sign in signs), error.end
 
 
-def to_encodable(text: str, encoding: str) -> str:
-    """With plain signs for those that the encoding lacks."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return "".join(
-            sign if sign.encode(encoding, "ignore") else ASCII_FALLBACKS.get(sign, "?")
-            for sign in text
-        )
-    except LookupError:
-        return text.encode("ascii", "replace").decode("ascii")
-    return text
+PLAIN_SIGNS = "es_queue.plain_signs"
+codecs.register_error(PLAIN_SIGNS, replace_signs)
 
 
 def format_start(
@@ -212,11 +211,10 @@ def without_start(record: Mapping[str, Value]) -> Record:
 def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
     """The lines after a run; its own code, if it has any, is played only with --trust."""
     final = (
-        "{eval_mean±eval_std} over {eval_episodes} fresh episodes, min {eval_min}",
-        ", {eval_info}",
+        "{eval_mean±eval_std} over {eval_episodes} fresh episodes, min {eval_min}[, {eval_info}]"
     )
     is_evaluated = finite_or_none(record.get("eval_mean")) is not None
-    confirmed = fill(("{confirm_mean} when the target was passed",), record)
+    confirmed = fill("{confirm_mean} when the target was passed", record)
     rows: list[tuple[str, object]] = [
         ("steps", fill(STEPS_TAKEN, record)),
         ("evaluation", fill(final, record) or "none at the end; no figure here can be quoted"),
@@ -240,7 +238,9 @@ def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
 
 
 class GenerationPace:
-    """The duration of the open generation, estimated from its first result on."""
+    """The duration of the open generation, estimated from its first result on. Time without workers
+    does not count.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -250,9 +250,7 @@ class GenerationPace:
         self._start = self._clock()
 
     def estimate(self, figures: Record) -> float | None:
-        """Seconds of the open generation; None before the first result. Time without workers does
-        not count.
-        """
+        """Seconds of the open generation; None before the first result."""
         done, slots = (finite_or_none(figures.get(name)) for name in ("answered", "slots"))
         if not figures.get("workers"):
             self.begin()
@@ -264,16 +262,11 @@ class GenerationPace:
         """is_steady: empty in the first seconds, until a tenth of the results are there: workers
         that are starting delay the first results.
         """
-        whole = self.estimate(figures)
-        if whole is None:
+        whole, elapsed = self.estimate(figures), self._clock() - self._start
+        if whole is None or (is_steady and elapsed < min(LEAST_WAIT_SECONDS, LEAST_SHARE * whole)):
             return ""
-        elapsed = self._clock() - self._start
-        if is_steady and elapsed < min(LEAST_WAIT_SECONDS, LEAST_SHARE * whole):
-            return ""
-        return (
-            f"about {format_duration(whole)} per generation, {format_duration(whole - elapsed)} of "
-            "this one left"
-        )
+        left = format_duration(whole - elapsed)
+        return f"about {format_duration(whole)} per generation, {left} of this one left"
 
 
 class QuietView(RunView):
@@ -284,11 +277,7 @@ class QuietView(RunView):
         self._out.write_line(text)
 
     def summary(self, record: Record) -> None:
-        self._write_lines(format_summary(record, self._config))
-
-    def _write_lines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self._out.write_line(line)
+        self._out.write_line("\n".join(format_summary(record, self._config)))
 
 
 class LogView(QuietView):
@@ -313,17 +302,15 @@ class LogView(QuietView):
         self._last_expectation = ""
 
     def started(self, about: Mapping[str, str]) -> None:
-        self._write_lines(format_start(self._run, self._config, about))
+        self._out.write_line("\n".join(format_start(self._run, self._config, about)))
 
     def live(self, figures: Record) -> None:
         now, estimate = self._clock(), self._pace.estimate(figures)
         silent = now - self._last_live
-        is_foretold = (
-            not self._is_pace_known
-            and silent >= LEAST_WAIT_SECONDS
-            and estimate is not None
-            and estimate > min(MOST_SILENT_SECONDS, self._config.max_seconds or math.inf)
+        is_long = estimate is not None and estimate > min(
+            MOST_SILENT_SECONDS, self._config.max_seconds or math.inf
         )
+        is_foretold = not self._is_pace_known and silent >= LEAST_WAIT_SECONDS and is_long
         if silent < MOST_SILENT_SECONDS and not is_foretold:
             return
         self._last_live, self._is_pace_known = now, self._is_pace_known or estimate is not None
@@ -338,29 +325,23 @@ class LogView(QuietView):
 
     def generation(self, record: Record) -> None:
         now = self._last_live = self._clock()
-        self._is_pace_known = True
+        self._is_pace_known, self._pending = True, record
         self._pace.begin()
         evaluation = "confirm_mean" if self._config.eval_every == 1 else "eval_mean"
-        evaluated = finite_or_none(record.get(evaluation)) is not None
-        if not evaluated and self._last_time + LEAST_LINE_SECONDS > now >= self._last_time:
-            self._pending = record
-            return
-        self._last_time = now
-        self._print_record(record)
+        is_evaluated = finite_or_none(record.get(evaluation)) is not None
+        if is_evaluated or now - self._last_time >= LEAST_LINE_SECONDS:
+            self._last_time = now
+            self.close()
 
     def summary(self, record: Record) -> None:
-        self._flush_pending()
+        self.close()
         super().summary(record)
 
     def close(self) -> None:
-        self._flush_pending()
-
-    def _flush_pending(self) -> None:
-        if self._pending is not None:
-            self._print_record(self._pending)
-
-    def _print_record(self, record: Record) -> None:
-        self._pending = None
+        """Print the newest record, if that was omitted."""
+        record, self._pending = self._pending, None
+        if record is None:
+            return
         expected = format_expectation(self._config, record.get("env_steps"))
         if expected != self._last_expectation:
             self._out.write_line(f"expect {expected}")

@@ -229,11 +229,11 @@ class LiveView(RunView):
         limits: Record = {"generations": config.generations, "max_steps": config.max_steps}
         waiting = sanitize(self._figures.get("waiting") or "", 120)
         now: Record = {**self._record, **self._figures, **limits, "waiting": waiting}
-        left = fill(("about {eta} left",), now) or self._pace.format_left(now, is_steady=True)
+        left = fill("about {eta} left", now) or self._pace.format_left(now, is_steady=True)
         done, slots = finite_or_none(now.get("answered")), finite_or_none(now.get("slots"))
         bar = "" if done is None or not slots else format_bar(done, slots, BAR_WIDTH)
         running = f"running for {format_duration(self._clock() - self._start_time)}"
-        generation = fill(("{generation}", " of {generations?}"), now) or "first"
+        generation = fill("{generation}[ of {generations?}]", now) or "first"
         means = [mean for _, mean in self._evaluations.points("generation")]
         rows = dict(figure_rows({**now, "aim": now["target"]}, means))
         if not rows["evaluation"]:
@@ -245,12 +245,12 @@ class LiveView(RunView):
             ("generation", ", ".join(filter(None, (generation, running, left)))),
             (
                 "steps",
-                fill(("{env_steps}", " of {max_steps?}", " + {eval_steps?} in evaluations"), now),
+                fill("{env_steps}[ of {max_steps?}][ + {eval_steps?} in evaluations]", now),
             ),
             *rows.items(),
             (
                 "workers",
-                fill(("{workers?}", ", {busy} busy on average", ", {waiting}"), now)
+                fill("{workers?}[, {busy} busy on average][, {waiting}]", now)
                 or f"none, {waiting or 'waiting for one to join'}",
             ),
             ("slots", bar and f"{bar} {format_results(done, slots, now.get('training_slots'))}"),

@@ -50,7 +50,7 @@ from es_queue.protocol.connection import (
 )
 from es_queue.run_folder import runs_folder
 from es_queue.text import sanitize, to_text
-from master.display.log_view import SafeStream, to_encodable
+from master.display.log_view import SafeStream
 from master.processes import POLL_SECONDS, Child, ProcessGroup, module_command, signal_name
 from master.services.private_server import server_binary
 from master.services.redis_url import network_problems
@@ -133,31 +133,32 @@ def examine(given: argparse.Namespace) -> Iterator[Finding]:
         sources = Sources([], [])
         yield Finding("redis", FAILED, str(error))
     with sources:
-        runs, trouble = list[Run](), list[Finding]()
+        runs, trouble = list[Run](), None
         try:
             if given.run is not None:
                 runs = [sources.find_run(given.run)]
             elif sources.servers:
                 runs = [run for run in sources.list_runs() if run.leased]
         except NoRunError as error:
-            trouble.append(Finding(UNKNOWN_RUN, FAILED, str(error), "es-status lists the runs"))
+            trouble = Finding(UNKNOWN_RUN, FAILED, str(error), "es-status lists the runs")
         except RedisError as error:
-            trouble.append(redis_failure(error))
+            trouble = redis_failure(error)
         # A run's name chooses among the servers, if one of them has it.
         its_own = [run.source for run in runs if given.run is not None and not run.on_disk]
         servers = its_own or sources.servers[:MOST_SERVERS]
         for server in servers:
-            findings = list(check_server(server))
-            yield from findings
-            if any((one.name, one.state) == ("redis", FAILED) for one in findings):
-                servers = [one for one in servers if one is not server]
-        yield from trouble
+            for finding in check_server(server):
+                yield finding
+                if (finding.name, finding.state) == ("redis", FAILED):
+                    servers = [one for one in servers if one is not server]
+        if trouble and (trouble.name == UNKNOWN_RUN or servers):
+            yield trouble
         yield from check_packages()
         yield check_box2d(host.box2d_versions())
         yield check_disks(given.run_dir or given.run_folder or runs_folder(given.runs_dir))
         if given.run is None or not its_own:
             yield from check_environments(USUAL_ENVIRONMENTS)
-        for server in servers if not trouble else ():
+        for server in servers:
             if not any(run.source is server for run in runs):
                 yield check_listening(server, None)
         for run in runs:
@@ -549,7 +550,7 @@ def print_finding(finding: Finding, out: SafeStream) -> None:
     from master.display.panel import make_console
 
     sign, style = SIGNS[finding.state]
-    head = Text(f"{to_encodable(sign, out.encoding)} {finding.state:<8}", style)
+    head = Text(f"{sign} {finding.state:<8}", style)
     row = Table.grid()
     row.add_column(width=2 + 8 + NAME_WIDTH + 1, no_wrap=True)
     row.add_column(overflow="fold")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -166,186 +166,171 @@ class Figure:
 
     name: str
     unit: str
+    places: str
     sentence: str
-    write: Callable[[object], str] = format_score
-    places: str = "json"
     tag: str = ""
     metric: str = ""
     column: str = ""
 
+    def write(self, value: object) -> str:
+        return WRITE[self.unit](value)
 
-COUNT, SHARE = "", "0 to 1"
-RETURN, STEPS, SECONDS = "return", "steps", "s"
-#: metrics.csv keeps its columns and their order: a new one comes after all others.
+
+#: How a figure is written, by its unit.
+WRITE: Mapping[str, Callable[[object], str]] = {
+    TEXT: str,
+    **dict.fromkeys(("", "steps/s", "workers", "Unix time"), format_whole),
+    **dict.fromkeys(("return", "number"), format_score),
+    "steps": format_compact,
+    "s": format_duration,
+    "0 to 1": format_percent,
+}
+
+
+def table(text: str) -> Iterator[list[str]]:
+    """The cells of a table's rows; a dash is an empty cell."""
+    for line in text.strip().splitlines():
+        yield ["" if cell == "-" else cell.strip() for cell in line.split(" | ")]
+
+
+#: Name, unit, places, sentence, and the other names. metrics.csv keeps its columns and their order:
+#: a new one comes after all others.
 FIGURES = {
-    figure.name: figure
-    for figure in (
-        Figure("state", TEXT, "the state; orphaned if the run needs a master and has none", str),
-        Figure("stage", TEXT, "training, closing (the last evaluation) or final episodes", str),
-        Figure("env", TEXT, "the environment", str),
-        Figure("strategy", TEXT, "the strategy", str),
-        Figure("publication", TEXT, "the open publication", str),
-        Figure("answered", TEXT, "results of the open generation, of how many", str),
-        Figure("info", TEXT, "means of --info in the newest generation's training episodes", str),
-        Figure("eval_info", TEXT, "means of --info in the newest evaluation", str),
-        Figure("digest", TEXT, "hash of the parameters", str),
-        Figure("why", TEXT, "why a failed run ended", str),
-        Figure("queue", TEXT, "the RQ queue of its workers", str),
-        Figure("paused_by", TEXT, "the user that paused it", str),
-        Figure("changed", TEXT, "settings that were changed while it trained", str),
-        Figure("generation", COUNT, "the open generation", format_whole, "json csv",
-               "run/generation", "generation", "gen"),
-        Figure("env_steps", STEPS, "environment steps of training that counted", format_compact,
-               "json csv", metric="env_steps_total", column="steps"),
-        Figure("episodes", COUNT, "training episodes that counted", format_whole, "json csv",
-               metric="episodes_total"),
-        Figure("seconds", SECONDS, "time that the run has trained, without pauses",
-               format_duration, "json csv", "run/seconds", "training_seconds_total"),
-        Figure("return_mean", RETURN, "mean of the newest generation's training episodes",
-               format_score, "json csv", "training/return_mean", "return_mean"),
-        Figure("return_std", RETURN, "standard deviation of the same", format_score, "json csv",
-               "training/return_std"),
-        Figure("return_max", RETURN, "highest of the same", format_score, "json csv",
-               "training/return_max", "return_max"),
-        Figure("fitness_mean", COUNT, "mean fitness of the newest generation", format_score,
-               "csv", "training/fitness_mean"),
-        Figure("length_mean", STEPS, "mean length of a training episode", format_compact, "csv",
-               "training/episode_length"),
-        Figure("cut_fraction", SHARE, "training episodes that the rules of training cut short",
-               format_percent, "json csv", "training/cut_fraction"),
-        Figure("eval_mean", RETURN, "mean of the newest evaluation; of a finished run, of its "
-               "final episodes", format_score, "json csv", "evaluation/mean", "eval_mean", "eval"),
-        Figure("eval_std", RETURN, "standard deviation of the same", format_score, "json csv",
-               "evaluation/std"),
-        Figure("eval_min", RETURN, "lowest of the same", format_score, "json csv",
-               "evaluation/min"),
-        Figure("eval_max", RETURN, "highest of the same", format_score, "csv"),
-        Figure("eval_best", RETURN, "mean of the best evaluation in training", format_score,
-               "json csv", "evaluation/best", "eval_best", "best"),
-        Figure("confirm_mean", RETURN, "mean of the fresh episodes that confirm a target",
-               format_score, "json csv"),
-        Figure("sigma", COUNT, "size of the search distribution", format_score, "csv",
-               "search/sigma"),
-        Figure("norm", COUNT, "Euclidean norm of the parameters", format_score, "csv",
-               "search/norm"),
-        Figure("update_ratio", COUNT, "length of the update, divided by the norm", format_score,
-               "csv", "search/update_ratio"),
-        Figure("centre_rank", SHARE, "individuals that the unperturbed policy beats",
-               format_percent, "json csv", "search/centre_rank"),
-        Figure("steps_per_second", "steps/s", "of training, in the newest generation", format_whole,
-               "json csv", "run/steps_per_second", "steps_per_second"),
-        Figure("workers", COUNT, "workers that the master counts", format_whole, "json csv",
-               "run/workers", "workers", "workers"),
-        Figure("recovered", COUNT, "blocks that were lost with a worker and issued again",
-               format_whole, "json csv", metric="recovered_total"),
-        Figure("reissued", COUNT, "overdue blocks that were issued a second time", format_whole,
-               "json csv", metric="reissued_total"),
-        Figure("late", COUNT, "blocks whose results came too late", format_whole, "json csv",
-               metric="late_total"),
-        Figure("refused", COUNT, "results that the master refused", format_whole, "csv"),
-        Figure("lost_steps", STEPS, "environment steps that were not used", format_compact,
-               "json csv", metric="lost_steps_total"),
-        Figure("return_median", RETURN, "median of the newest generation's training episodes",
-               format_score, "csv"),
-        Figure("centre_return", RETURN, "one training episode of the unperturbed policy",
-               format_score, "json csv"),
-        Figure("eval_median", RETURN, "median of the newest evaluation", format_score, "csv"),
-        Figure("eval_length_mean", STEPS, "mean length of its episodes", format_compact, "csv"),
-        Figure("learning_rate", COUNT, "of the strategy", format_score, "csv"),
-        # not in metrics.csv
-        Figure("eval_steps", STEPS, "environment steps of evaluations", format_compact,
-               metric="eval_steps_total"),
-        Figure("eval_steps_per_second", "steps/s", "of evaluation, in the newest generation",
-               format_whole, metric="eval_steps_per_second"),
-        Figure("target", RETURN, "the return that ends the run", format_score, metric="target"),
-        Figure("eval_episodes", COUNT, "final episodes of a finished run", format_whole),
-        Figure("duplicate", COUNT, "results for slots that already had one", format_whole,
-               metric="duplicate_total"),
-        Figure("busy", "workers", "workers that are busy on average: the sum of their shares",
-               format_whole, metric="busy_workers"),
-        Figure("eta", SECONDS, "until the nearest budget ends the run", format_duration,
-               metric="eta_seconds"),
-        Figure("updated", "Unix time", "the master's last update, by its own clock",
-               format_whole, metric="updated_timestamp_seconds"),
-        Figure("answered_at", "Unix time", "the newest result that counted, by the same clock",
-               format_whole),
-        Figure("seconds_wait", SECONDS, "time that the newest generation waited for results",
-               format_duration),
-        Figure("training_slots", COUNT, "training slots of a generation", format_whole),
-        Figure("scale", COUNT, "factor of --scale", format_score),
-        Figure("starting", COUNT, "local workers that are starting", format_whole),
-        Figure("step_limit", STEPS, "limit of a training episode", format_whole),
-        Figure("audited", COUNT, "results that the master played itself, with equal bits",
-               format_whole),
+    name: Figure(
+        name, unit, places, sentence, **dict(one.split("=") for one in " ".join(more).split())
     )
-}  # fmt: skip
-
+    for name, unit, places, sentence, *more in table("""
+state | text | json | the state; orphaned if the run needs a master and has none
+stage | text | json | training, closing (the last evaluation) or final episodes
+env | text | json | the environment
+strategy | text | json | the strategy
+publication | text | json | the open publication
+answered | text | json | results of the open generation, of how many
+info | text | json | means of --info in the newest generation's training episodes
+eval_info | text | json | means of --info in the newest evaluation
+digest | text | json | hash of the parameters
+why | text | json | why a failed run ended
+queue | text | json | the RQ queue of its workers
+paused_by | text | json | the user that paused it
+changed | text | json | settings that were changed while it trained
+generation | - | json csv | the open generation | tag=run/generation metric=generation column=gen
+env_steps | steps | json csv | environment steps of training that counted | \
+    metric=env_steps_total column=steps
+episodes | - | json csv | training episodes that counted | metric=episodes_total
+seconds | s | json csv | time that the run has trained, without pauses | \
+    tag=run/seconds metric=training_seconds_total
+return_mean | return | json csv | mean of the newest generation's training episodes | \
+    tag=training/return_mean metric=return_mean
+return_std | return | json csv | standard deviation of the same | tag=training/return_std
+return_max | return | json csv | highest of the same | tag=training/return_max metric=return_max
+fitness_mean | number | csv | mean fitness of the newest generation | tag=training/fitness_mean
+length_mean | steps | csv | mean length of a training episode | tag=training/episode_length
+cut_fraction | 0 to 1 | json csv | training episodes that the rules of training cut short | \
+    tag=training/cut_fraction
+eval_mean | return | json csv | \
+    mean of the newest evaluation; of a finished run, of its final episodes | \
+    tag=evaluation/mean metric=eval_mean column=eval
+eval_std | return | json csv | standard deviation of the same | tag=evaluation/std
+eval_min | return | json csv | lowest of the same | tag=evaluation/min
+eval_max | return | csv | highest of the same
+eval_best | return | json csv | mean of the best evaluation in training | \
+    tag=evaluation/best metric=eval_best column=best
+confirm_mean | return | json csv | mean of the fresh episodes that confirm a target
+sigma | number | csv | size of the search distribution | tag=search/sigma
+norm | number | csv | Euclidean norm of the parameters | tag=search/norm
+update_ratio | number | csv | length of the update, divided by the norm | tag=search/update_ratio
+centre_rank | 0 to 1 | json csv | individuals that the unperturbed policy beats | \
+    tag=search/centre_rank
+steps_per_second | steps/s | json csv | of training, in the newest generation | \
+    tag=run/steps_per_second metric=steps_per_second
+workers | - | json csv | workers that the master counts | \
+    tag=run/workers metric=workers column=workers
+recovered | - | json csv | blocks that were lost with a worker and issued again | \
+    metric=recovered_total
+reissued | - | json csv | overdue blocks that were issued a second time | metric=reissued_total
+late | - | json csv | blocks whose results came too late | metric=late_total
+refused | - | csv | results that the master refused
+lost_steps | steps | json csv | environment steps that were not used | metric=lost_steps_total
+return_median | return | csv | median of the newest generation's training episodes
+centre_return | return | json csv | one training episode of the unperturbed policy
+eval_median | return | csv | median of the newest evaluation
+eval_length_mean | steps | csv | mean length of its episodes
+learning_rate | number | csv | of the strategy
+eval_steps | steps | json | environment steps of evaluations | metric=eval_steps_total
+eval_steps_per_second | steps/s | json | of evaluation, in the newest generation | \
+    metric=eval_steps_per_second
+target | return | json | the return that ends the run | metric=target
+eval_episodes | - | json | final episodes of a finished run
+duplicate | - | json | results for slots that already had one | metric=duplicate_total
+busy | workers | json | workers that are busy on average: the sum of their shares | \
+    metric=busy_workers
+eta | s | json | until the nearest budget ends the run | metric=eta_seconds
+updated | Unix time | json | the master's last update, by its own clock | \
+    metric=updated_timestamp_seconds
+answered_at | Unix time | json | the newest result that counted, by the same clock
+seconds_wait | s | json | time that the newest generation waited for results
+training_slots | - | json | training slots of a generation
+scale | number | json | factor of --scale
+starting | - | json | local workers that are starting
+step_limit | steps | json | limit of a training episode
+audited | - | json | results that the master played itself, with equal bits
+""")
+}
 #: Of a run's progress in Redis, in the order in which a person at redis-cli sees them.
 PROGRESS = {name: figure.unit for name, figure in FIGURES.items() if "json" in figure.places}
 #: What a worker's heartbeat reports: its unit, and what it is.
 WORKER_FIGURES = {
-    "host": (TEXT, "its host"),
-    "rq_name": (TEXT, "its name in RQ"),
-    "backend": (TEXT, "the back end of its environments"),
-    "numerics": (TEXT, "the fingerprint of its arithmetic"),
-    "block": (TEXT, "the block that it evaluates"),
-    "refuses": (TEXT, "why it cannot join"),
-    "generation": (TEXT, "the generation that it works for"),
-    "python": (TEXT, "its Python"),
-    "noise": (TEXT, "the digest of its noise table"),
-    "versions": (TEXT, "its packages"),
-    "box2d": (TEXT, "the distributions that provide Box2D"),
-    "envpool": (TEXT, "its EnvPool"),
-    "packages": (TEXT, "the folder that es-queue is imported from"),
-    "pid": (COUNT, "its process"),
-    "steps": (STEPS, "environment steps since it joined"),
-    "steps_per_second": ("steps/s", "while it evaluates"),
-    "busy": (SHARE, "share of its time that it spent on blocks"),
-    "late": (COUNT, "blocks whose results came too late"),
-    "blocks": (COUNT, "evaluated blocks"),
-    "joined": ("Unix time", "when it joined, by its own clock"),
-    "beat_ttl": (SECONDS, "lifetime of a heartbeat"),
-    "threads": (COUNT, "threads of BLAS"),
+    name: (unit, sentence)
+    for name, unit, sentence in table("""
+host | text | its host
+rq_name | text | its name in RQ
+backend | text | the back end of its environments
+numerics | text | the fingerprint of its arithmetic
+block | text | the block that it evaluates
+refuses | text | why it cannot join
+generation | text | the generation that it works for
+python | text | its Python
+noise | text | the digest of its noise table
+versions | text | its packages
+box2d | text | the distributions that provide Box2D
+envpool | text | its EnvPool
+packages | text | the folder that es-queue is imported from
+pid | - | its process
+steps | steps | environment steps since it joined
+steps_per_second | steps/s | while it evaluates
+busy | 0 to 1 | share of its time that it spent on blocks
+late | - | blocks whose results came too late
+blocks | - | evaluated blocks
+joined | Unix time | when it joined, by its own clock
+beat_ttl | s | lifetime of a heartbeat
+threads | - | threads of BLAS
+""")
 }
 
 
 # --- lines of figures
 
-#: Lines in parts. A part is left out unless its values are known, and above 0 if they have "?"; "!"
+#: A part in brackets is left out unless its values are known, and above 0 if they have "?"; "!"
 #: writes all digits. A line is empty without its first part.
-Parts = tuple[str, ...]
-STEPS_LINE: Parts = (
-    "{env_steps!}",
-    " in {episodes} episodes",
-    " + {eval_steps?!} in evaluations",
+STEPS_LINE = "{env_steps!}[ in {episodes} episodes][ + {eval_steps?!} in evaluations]"
+STEPS_TAKEN = "{env_steps!} in training[ + {eval_steps?!} in evaluations]"
+SPEED = "training {steps_per_second?}[ + evaluation {eval_steps_per_second?}][ steps/s]"
+TRAINING = (
+    "{return_mean±return_std}, max {return_max}[ ({cut_fraction?} of episodes cut short)][, {info}]"
 )
-STEPS_TAKEN: Parts = ("{env_steps!} in training", " + {eval_steps?!} in evaluations")
-SPEED: Parts = (
-    "training {steps_per_second?}",
-    " + evaluation {eval_steps_per_second?}",
-    " steps/s",
+EVALUATION = (
+    "{eval_mean±eval_std}[, best {eval_best}][, in generation {evaluated}][, {eval_info}]"
+    "[, target {aim}]"
 )
-TRAINING: Parts = (
-    "{return_mean±return_std}, max {return_max}",
-    " ({cut_fraction?} of episodes cut short)",
-    ", {info}",
+FINAL_EVALUATION = (
+    "{eval_mean±eval_std} over {eval_episodes} fresh episodes[, {eval_info}]"
+    "[; best in training {eval_best}][, target {aim}]"
 )
-EVALUATION: Parts = (
-    *("{eval_mean±eval_std}", ", best {eval_best}", ", in generation {evaluated}", ", {eval_info}"),
-    ", target {aim}",
-)
-FINAL_EVALUATION: Parts = (
-    *("{eval_mean±eval_std} over {eval_episodes} fresh episodes", ", {eval_info}"),
-    *("; best in training {eval_best}", ", target {aim}"),
-)
-UNPERTURBED: Parts = (
-    "{centre_return} in one episode",
-    ", fitter than {centre_rank} of the perturbed",
-)
-GENERATION: Parts = (
-    *("generation {generation}", " of {generations?}", " | steps {env_steps}", " of {max_steps?}"),
-    *(" | return {training}", " | eval {evaluation}", " | confirming {confirm_mean}"),
-    *(" | {speed}", " | {at_work}", " | {eta} left"),
+UNPERTURBED = "{centre_return} in one episode[, fitter than {centre_rank} of the perturbed]"
+GENERATION = (
+    "generation {generation}[ of {generations?}][ | steps {env_steps}][ of {max_steps?}]"
+    "[ | return {training}][ | eval {evaluation}][ | confirming {confirm_mean}][ | {speed}]"
+    "[ | {at_work}][ | {eta} left]"
 )
 #: Texts that are ready, and budgets; any other value that is no figure is a return.
 TEXTS = ("training", "evaluation", "speed", "at_work", "waiting", "info", "eval_info")
@@ -367,7 +352,7 @@ RECOVERIES = {
 }
 
 
-def fill(parts: Parts, values: Mapping[str, object]) -> str:
+def fill(line: str, values: Mapping[str, object]) -> str:
     """A line of these values; numbers can be texts."""
 
     def is_known(name: str, sign: str) -> bool:
@@ -382,6 +367,7 @@ def fill(parts: Parts, values: Mapping[str, object]) -> str:
             return format_mean_std(values[name], values.get(deviation))
         return (format_whole if "!" in sign else WRITERS.get(name, format_score))(values[name])
 
+    parts = re.split(r"[][]+", line)
     known = [all(is_known(name, sign) for name, _, sign in FIELD.findall(part)) for part in parts]
     kept = [part for part, is_in in zip(parts, known, strict=True) if is_in and known[0]]
     return FIELD.sub(write, "".join(kept))
@@ -402,7 +388,7 @@ def figure_rows(
         ("evaluation", fill(FINAL_EVALUATION if is_final else EVALUATION, figures)),
         ("curve", graph and f"{graph}{among}"),
         ("unperturbed", fill(UNPERTURBED, figures)),
-        ("confirming", fill(("{confirm_mean}",), figures)),
+        ("confirming", fill("{confirm_mean}", figures)),
         ("repeated", format_recoveries(figures)),
     ]
 

@@ -173,7 +173,7 @@ def shown_texts(run: Run) -> dict[str, Any]:
     hidden = {"print"} if len({row["print"] for row in rows}) < 2 else set()
     return {
         **{name: text for name, text in texts.items() if text != "-"},
-        "evaluation": fill(("{eval_mean±eval_std}",), run.figures),
+        "evaluation": fill("{eval_mean±eval_std}", run.figures),
         "results": results_of(run),
         "budget": format_budget(run)[1],
         "recoveries": format_recoveries(run.figures),
