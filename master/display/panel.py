@@ -38,7 +38,6 @@ from master.status.figures import (
     format_bar,
     format_duration,
     format_results,
-    format_score,
 )
 
 #: The shortest time between redraws; data may come faster.
@@ -237,27 +236,19 @@ class LiveView(RunView):
         means = [mean for _, mean in self._evaluations.points("generation")]
         rows = dict(figure_rows({**now, "aim": now["target"]}, means))
         if not rows["evaluation"]:
-            aim = "" if now["target"] is None else f", target {format_score(now['target'])}"
             often = f"every {config.eval_every} generations"
-            every = ("none before the end", "every generation", often)
-            rows["evaluation"] = every[min(config.eval_every, 2)] + aim
+            every = ("none before the end", "every generation", often)[min(config.eval_every, 2)]
+            rows["evaluation"] = every + fill(", target {target}", now)
+        steps = fill("{env_steps}[ of {max_steps?}][ + {eval_steps?} in evaluations]", now)
+        workers = fill("{workers?}[, {busy} busy on average][, {waiting}]", now)
+        expected = format_expectation(config, now.get("env_steps"))
         return [
             ("generation", ", ".join(filter(None, (generation, running, left)))),
-            (
-                "steps",
-                fill("{env_steps}[ of {max_steps?}][ + {eval_steps?} in evaluations]", now),
-            ),
+            ("steps", steps),
             *rows.items(),
-            (
-                "workers",
-                fill("{workers?}[, {busy} busy on average][, {waiting}]", now)
-                or f"none, {waiting or 'waiting for one to join'}",
-            ),
+            ("workers", workers or f"none, {waiting or 'waiting for one to join'}"),
             ("slots", bar and f"{bar} {format_results(done, slots, now.get('training_slots'))}"),
-            (
-                "expect",
-                format_expectation(config, now.get("env_steps")).removeprefix("evaluations "),
-            ),
+            ("expect", expected.removeprefix("evaluations ")),
         ]
 
 

@@ -141,14 +141,12 @@ def make_view(
         return JsonView(out, run, quiet)
     if quiet:
         return QuietView(out, config)
-    if out.is_terminal or is_notebook():
-        # start-up: rich, which logs do not need
-        from master.display.panel import LiveView, NotebookView
+    if not out.is_terminal and not is_notebook():
+        return LogView(out, run, config, clock)
+    # start-up: rich, which logs do not need
+    from master.display.panel import LiveView, NotebookView
 
-        return (
-            NotebookView(out, run, config) if is_notebook() else LiveView(out, run, config, clock)
-        )
-    return LogView(out, run, config, clock)
+    return NotebookView(out, run, config) if is_notebook() else LiveView(out, run, config, clock)
 
 
 def is_notebook() -> bool:

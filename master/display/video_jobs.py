@@ -33,91 +33,75 @@ class VideoJobs:
         from es_queue.numerics.noise_table import FOLDER_VARIABLE
 
         self._run_dir, self._every = run_dir, every
-        self._environment = {
-            **os.environ,
-            **({} if noise_dir is None else {FOLDER_VARIABLE: str(noise_dir)}),
-        }
+        place = {} if noise_dir is None else {FOLDER_VARIABLE: str(noise_dir)}
+        self._environment = {**os.environ, **place}
         self._group = ProcessGroup(grace=0)
         self._next_generation = 0
         #: The generation being filmed, and those that wait.
-        self._filmed: int | None = None
         self._queue = deque[int]()
 
     def needs(self, generation: int) -> bool:
         """Whether the generation's record must stay until its film is made."""
         return bool(self._every) and (
-            generation >= self._next_generation
-            or generation == self._filmed
-            or generation in self._queue
+            generation >= self._next_generation or generation in self._queue
         )
 
     def add(self, generation: int) -> None:
         if self._every and generation >= self._next_generation:
             self._next_generation = generation - generation % self._every + self._every
             self._queue.append(generation)
-        self._start_next()
+        self._film()
 
     def drop(self, generation: int) -> None:
-        if generation == self._filmed or generation in self._queue:
-            if generation == self._filmed:
-                self._filmed = None
-            else:
-                self._queue.remove(generation)
+        if generation in self._queue:
+            self._queue.remove(generation)
             LOGGER.warning("making a film takes longer than a generation: some films are skipped")
 
-    def _start_next(self) -> None:
-        if not self._is_busy() and self._queue:
-            self._start_video(self._queue.popleft())
-
-    def _start_video(self, generation: int) -> None:
-        target = self._run_dir / VIDEO_FOLDER / f"{generation:08d}.gif"
-        command = [*PLAYER, str(self._run_dir), "--trust"]
-        command += ["--generation", str(generation), "--record", str(target)]
+    def _film(self) -> bool:
+        """Start the next film if none is being made; whether one is. A failed one is reported."""
+        for child in self._group.children:
+            self._group.watch()
+            if not child.is_over:
+                return True
+            self._group.children = []
+            if int(child.name) not in self._queue:  # its record was removed meanwhile
+                continue
+            self._queue.remove(int(child.name))
+            if child.code:
+                self._disable([f"es-play ended with {child.code}", *child.last_lines()][-1])
+        if not self._queue:
+            return False
+        generation = str(self._queue[0])
+        target = self._run_dir / VIDEO_FOLDER / f"{self._queue[0]:08d}.gif"
+        command = [*PLAYER, str(self._run_dir), "--trust", "--generation", generation]
+        command += ["--record", str(target)]
         log = self._run_dir / "logs" / "films.log"
-        self._group.children = [Child("es-play", lambda: command, log, self._environment)]
+        self._group.children = [Child(generation, lambda: command, log, self._environment)]
         try:
             self._group.start(self._group.children[0])
         except RunFolderError as error:
+            self._group.children = []
             self._disable(str(error))
-            return
-        self._filmed = generation
+        return bool(self._group.children)
 
     def close(self, seconds: float = LAST_VIDEO_SECONDS) -> None:
         """Wait so long for each film, then end it; with 0 seconds, start no other."""
         try:
-            is_busy = self._is_busy()
-            waiting = len(self._queue) + is_busy
-            if seconds and waiting > 1:
-                LOGGER.warning(f"making {waiting} more films: Ctrl-C skips them")
-            deadline = time.monotonic() + seconds
-            while is_busy and time.monotonic() < deadline:
+            if seconds and len(self._queue) > 1:
+                LOGGER.warning(f"making {len(self._queue)} more films: Ctrl-C skips them")
+            left, deadline = len(self._queue), time.monotonic() + seconds
+            while seconds and self._film() and time.monotonic() < deadline:
+                if len(self._queue) < left:  # the next one has begun
+                    left, deadline = len(self._queue), time.monotonic() + seconds
                 time.sleep(POLL_SECONDS)
-                if not (is_busy := self._is_busy()):
-                    self._start_next()
-                    deadline, is_busy = time.monotonic() + seconds, self._is_busy()
-            skipped = [number for number in (self._filmed, *self._queue) if number is not None]
-            if is_busy and seconds and skipped:
+            if seconds and self._queue:
                 LOGGER.warning(
-                    f"a film takes longer than {seconds:g} s: {len(skipped)} are skipped; "
-                    f"es-play {self._run_dir} --generation {skipped[0]} --record FILE.gif makes one"
+                    f"a film takes longer than {seconds:g} s: {len(self._queue)} are skipped; "
+                    f"es-play {self._run_dir} --generation {self._queue[0]} --record FILE.gif "
+                    "makes one"
                 )
         finally:  # even if interrupted, leave no player behind
             self._group.__exit__()
-
-    def _is_busy(self) -> bool:
-        """A failed film is reported."""
-        if not self._group.children:
-            return False
-        self._group.watch()
-        (child,) = self._group.children
-        if not child.is_over:
-            return True
-        self._group.children = []
-        is_kept, self._filmed = self._filmed is not None, None
-        if child.code and is_kept:  # a record that was removed meanwhile is no trouble
-            lines = child.last_lines()
-            self._disable(lines[-1] if lines else f"es-play ended with {child.code}")
-        return False
 
     def _disable(self, why: str) -> None:
         self._every = 0

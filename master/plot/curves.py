@@ -5,7 +5,6 @@ seeds; and four panels of one run.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,11 +79,8 @@ Curve = tuple[Doubles, Doubles]
 
 @dataclass(frozen=True)
 class RunCurves:
-    """One run.
-
-    left_out:  number of figures in its metrics that are too large to draw, or not finite; the
-               records lack them
-    is_shared: whether its study has other runs, with which it shared the workers
+    """One run. left_out: how many figures are too large to draw, or not finite; is_shared: whether
+    its study has other runs, with which it shared the workers
     """
 
     folder: Path
@@ -121,7 +117,7 @@ class RunCurves:
         rows = [one for one in self.records.rows if not is_trained or one.get("population", 1)]
         points = [(row[x], row[name]) for row in rows if x in row and name in row]
         columns = np.array(points, np.float64).reshape(-1, 2)
-        # The closing evaluation takes no steps: it takes the place of the one before.
+        # The closing evaluation takes the place of the one before.
         columns = columns[np.diff(columns[:, 0], append=np.inf) > 0]
         return columns[:, 0], columns[:, 1]
 
@@ -133,19 +129,18 @@ def read_runs(paths: Sequence[Path], runs_dir: str | None = None) -> list[RunCur
     runs: dict[Path, RunCurves] = {}
     for path in paths:
         place = existing_folder(path, runs_dir)
-        if (place / METRICS).is_file():
-            folders = [place]
-        else:
+        files = [place / METRICS]
+        if not files[0].is_file():
             is_study = (place / STUDY_FILE).is_file()
             patterns = [f"**/{METRICS}"] if is_study else [f"*/{METRICS}", f"*/*/{METRICS}"]
-            files = {file for pattern in patterns for file in place.glob(pattern)}
-            folders = sorted(file.parent for file in files if file.is_file())
-        if not folders:
+            found = {file for pattern in patterns for file in place.glob(pattern)}
+            files = sorted(file for file in found if file.is_file())
+        if not files:
             raise UsageError(
                 f"{place} holds no run: give the folder of a run (with {METRICS} in it), of a "
                 "study, or a folder that contains some"
             )
-        runs |= {folder.resolve(): read_run(folder) for folder in folders}
+        runs |= {file.parent.resolve(): read_run(file.parent) for file in files}
     return list(runs.values())
 
 
@@ -167,10 +162,9 @@ def read_run(folder: Path) -> RunCurves:
 
 
 def is_too_large(value: object) -> bool:
-    """Whether a value, or the number in a text, cannot be drawn."""
-    if isinstance(value, str):
-        return finite_or_none(value) is not None and drawable_or_none(value) is None
-    return isinstance(value, (int, float)) and not -LARGEST_DRAWN <= value <= LARGEST_DRAWN
+    """Whether a number, also one in a text, cannot be drawn."""
+    number = finite_or_none(value) if isinstance(value, str) else value
+    return isinstance(number, (int, float)) and not -LARGEST_DRAWN <= number <= LARGEST_DRAWN
 
 
 # --- drawing
@@ -189,7 +183,7 @@ def draw_curves(
     """
     groups = group_runs(runs)
     if labels:
-        if len(labels) != len(groups) or len(set(labels)) != len(labels):
+        if not len(labels) == len({*labels}) == len(groups):
             raise UsageError(
                 f"--label is given {len(labels)} times for {len(groups)} curves: give each curve "
                 "its own"
@@ -203,9 +197,8 @@ def draw_curves(
             if curves := [curve for curve in found if len(curve[0])]:
                 _draw_group(panel, curves, statistic, place, label)
         if not panel.lines:
-            known = sorted(
-                {name for run in runs for record in run.records.rows[-50:] for name in record}
-            )
+            records = [record for run in runs for record in run.records.rows[-50:]]
+            known = sorted({name for record in records for name in record})
             raise UsageError(
                 f"--metric {metric} is in no record of these runs; they have "
                 f"{', '.join(known) or 'none'}"
@@ -229,9 +222,8 @@ def _draw_group(
     x, middle, low, high, shade = compute_band(curves, statistic)
     # matplotlib omits names that begin with an underscore from a legend.
     label = f" {label}" if label.startswith("_") else label
-    label = f"{label} ({shade})" if shade else label
-    # A line of one point is invisible.
-    panel.plot(x, middle, marker="o" if len(x) == 1 else "", linewidth=2, label=label, **look)
+    look_of_mean = {**look, "marker": "o" if len(x) == 1 else "", "linewidth": 2}
+    panel.plot(x, middle, label=f"{label} ({shade})" if shade else label, **look_of_mean)
     if shade:
         panel.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
         for curve in curves:
@@ -353,12 +345,10 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     groups: dict[str, list[RunCurves]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
-    firsts = [members[0] for members in groups.values()]
-    names = group_names(firsts)
-    twice = Counter(names)
+    names = group_names([members[0] for members in groups.values()])
     return {
-        name if twice[name] == 1 else f"{name}, {sanitize(members[0].folder.name, 40)}": members
-        for name, members in zip(names, groups.values(), strict=True)
+        name if names.count(name) == 1 else f"{name}, {sanitize(ones[0].folder.name, 40)}": ones
+        for name, ones in zip(names, groups.values(), strict=True)
     }
 
 
@@ -367,24 +357,21 @@ def group_names(firsts: Sequence[RunCurves]) -> list[str]:
     policy use; else the strategy and the policy.
     """
     written = [written_settings(run.config) for run in firsts]
+
+    def differs(name: str) -> bool:
+        return len({settings[name] for settings in written if name in settings}) > 1
+
     others = {name for settings in written for name in settings}
     others -= {*NAMING_SETTINGS, *MINOR_SETTINGS, *UNNAMED}
-    differing, minor = (
-        [
-            name
-            for name in names
-            if len({settings[name] for settings in written if name in settings}) > 1
-        ][:3]
-        for names in ((*NAMING_SETTINGS, *sorted(others)), MINOR_SETTINGS)
-    )
+    differing = [*filter(differs, (*NAMING_SETTINGS, *sorted(others)))][:3]
+    minor = [*filter(differs, MINOR_SETTINGS)][:3]
     has_tasks = len({run.task for run in firsts}) > 1
     chosen = differing or minor or ([] if has_tasks else ["strategy", "policy"])
     names = []
     for run, settings in zip(firsts, written, strict=True):
         words = [run.task] if has_tasks else []
-        for name in [name for name in chosen if name in settings]:
-            is_clear = name in ("strategy", "policy", "schedule")
-            value = sanitize(settings[name], 30)
-            words.append(value if is_clear else f"{name.replace('_', ' ')} {value}")
+        for name in filter(settings.__contains__, chosen):
+            label = "" if name in ("strategy", "policy", "schedule") else name.replace("_", " ")
+            words.append(f"{label} {sanitize(settings[name], 30)}".strip())
         names.append(", ".join(words))
     return names

@@ -135,16 +135,15 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
 
 def validate_args(given: argparse.Namespace) -> argparse.Namespace:
     """Checks combinations of flags. Raises UsageError."""
-    run, run_folder = given.run, None
+    run, run_folder, keys = given.run, None, given.keys
     if run is not None:
         named = find_run(run, given.runs_dir)
         run, folder = checked_run_id(named.run), named.folder
         is_listed = given.web is not None and folder.parent == runs_folder(given.runs_dir)
         run_folder = folder if read_run_name(folder) and not is_listed else None
         refuse_links(folder)
-    if given.errors and given.run is None:
+    if given.errors and run is None:
         raise UsageError("--errors shows the reports of one run: es-status RUN --errors")
-    keys = given.keys
     if keys not in (None, ALL_KEYS):
         keys = validate_key(keys, run)
     if given.watch and given.doctor:
@@ -159,7 +158,7 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
             "--every is the refresh interval of --watch and --web: add one of them, or leave "
             "--every out"
         )
-    every = finite_or_none(given.every) if given.every is not None else 2.0
+    every = 2.0 if given.every is None else finite_or_none(given.every)
     if every is None or not INTERVAL_LIMITS[0] <= every <= INTERVAL_LIMITS[1]:
         raise UsageError(
             f"--every is {sanitize(given.every, 60)!r}: use a number of seconds from "
@@ -217,16 +216,15 @@ def make_query(given: argparse.Namespace) -> Callable[[], Page]:
 
 def choose_keys_page(sources: Sources, run: str | None, key: str) -> Page:
     """All keys, or one. Raises UsageError for an unknown run or key."""
-    answers, _ = sources.ask_servers(
-        lambda server: (server, server.ask([("exists", RUNS if key == ALL_KEYS else key)])[0])
-    )
-    holders = [server for server, there in answers if there]
-    page = make_keys_page([server for server, _ in answers], run) if key == ALL_KEYS else None
-    is_missing = not holders if page is None else not page.data["keys"]
+    servers, _ = sources.ask_servers(lambda server: (server, server.ask([("exists", RUNS)]))[0])
+    page = make_keys_page(servers, run) if key == ALL_KEYS else make_key_page(servers, key)
+    is_missing = page is None or (key == ALL_KEYS and not page.data["keys"])
     if run is not None and is_missing and sources.find_run(run).on_disk:
         sentence = f"the keys of {run} stay with its server, which has ended"
         return Page({"keys": [], "notes": []}, (Text(sentence),))
-    return make_key_page(holders, key) if page is None else page
+    if page is None:
+        raise UsageError(f"there is no key {sanitize(key)}; es-status --keys lists the keys")
+    return page
 
 
 if __name__ == "__main__":

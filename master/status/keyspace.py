@@ -203,10 +203,8 @@ def preview(key: Key, answer: Any) -> str:
 # --- one key
 
 
-def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
-    """One key with its whole value, from the first server that has it. Raises UsageError if none
-    has.
-    """
+def make_key_page(servers: Sequence[RedisReader], name: str) -> Page | None:
+    """One key with its whole value, from the first server that has it, if any."""
     for server in servers:
         for key in describe_keys(server, [name]):
             value, note = read_value(server, key)
@@ -216,7 +214,7 @@ def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
             lines = [Text(key.name, STRONG), *(Text(f"  {one}", FAINT) for one in about), Text("")]
             data = {**key.to_json(), "note": note or None, "value": value}
             return Page(data, (*lines, *value_parts(value)))
-    raise UsageError(f"there is no key {sanitize(name)}; es-status --keys lists the keys")
+    return None
 
 
 def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
