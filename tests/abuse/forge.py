@@ -210,27 +210,19 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     ):
         yield f"a task with {name} for its sigma", b"\x8a" + msgpack.packb("sigma") + bad
     yield "a million empty maps, one behind the other", b"\x80" * 2**20
-    yield "1,024 lists in each other", nested(b"\x91", 1024)
     yield "a million lists in each other", nested(b"\x91", 2**20)
     yield "maps in each other", nested(b"\x81\xa1a", 5000)
     yield "an unknown type", b"\xc1"
     yield "nothing", b""
-    yield "an extension", bytes(msgpack.packb(msgpack.ExtType(5, b"x" * 100)))
     yield "a timestamp", bytes(msgpack.packb(msgpack.Timestamp(1, 5)))
-    yield "a timestamp of no length", b"\xc7\0\xff"
     yield "a text that is no UTF-8", b"\xa4\xff\xfe\xfd\xfc"
-    yield "2**64 - 1", b"\xcf" + b"\xff" * 8
     yield "NaN", bytes(msgpack.packb(float("nan")))
-    yield "Infinity", bytes(msgpack.packb([float("inf")] * 11))
     yield "True in each place", bytes(msgpack.packb([True] * 11))
-    yield "keys that stand twice", b"\x8a" + bytes(msgpack.packb("poll") + msgpack.packb(0.5)) * 10
-    yield "a key that is a list", b"\x81\x90\xc0"
     yield "a text of a megabyte", bytes(msgpack.packb(["x" * 2**20] * 2))
     yield "extra bytes after the end", TASK.encode() + b"\0"
     yield "half a message", TASK.encode()[: len(TASK.encode()) // 2]
     yield "a number of 5,000 digits", b'{"time": ' + b"9" * 5000 + b"}"
     yield "JSON lists in each other", b"[" * 100_000
-    yield "JSON objects in each other", b'{"a":' * 100_000
     yield "JSON of a million empty lists", b"[" + b"[]," * 300_000 + b"[]]"
     yield (
         "JSON of names that stand twice",

@@ -145,82 +145,6 @@ def test_the_workers_of_a_named_queue_may_touch_no_other(tmp_path: Path) -> None
             assert refused(told(port, "worker", password, "RPUSH", f"rq:queue:{name}", "x"))
 
 
-# --- every command that a server has is tried for every user: this file lists all that are
-# allowed
-
-
-def named(words: str) -> set[str]:
-    return set(words.split())
-
-
-#: Commands about the connection itself. A server lets everyone send the first four.
-CONNECTION = named(
-    "auth hello quit reset ping select client|getname client|help client|id client|info "
-    "client|setname"
-)
-#: What servers after Redis 7.0 have of that kind, reviewed: they are about the client's own
-#: connection and name no key. client|import-source does nothing unless an administrator sets
-#: import-mode.
-NEWER = {"client|setinfo", "client|no-touch", "client|capa", "client|import-source"}
-SERVER = {"info", "time", "acl|whoami"}
-SMALL_READS = named(
-    "exists get getrange hexists hget hgetall hlen hstrlen llen lrange pttl scard "
-    "sismember smembers sscan strlen ttl type xlen xrevrange zcard zrange zrangebyscore zscore"
-)
-MASTERS_READS = named(
-    "memory|usage hkeys hmget xinfo|stream xrange xread zrevrange zrevrangebyscore zscan"
-)
-READS = SMALL_READS | MASTERS_READS
-WRITES = named(
-    "append blmove blpop brpop brpoplpush decr decrby del expire expireat getdel getset hdel "
-    "hincrby hincrbyfloat hset hsetnx incr incrby incrbyfloat lmove lpop lpush lpushx lrem ltrim "
-    "persist pexpire pexpireat psetex rpop rpoplpush rpush rpushx sadd set setex setnx smove srem "
-    "unlink xadd xdel xtrim zadd zincrby zrem zremrangebyrank zremrangebyscore"
-)
-TRANSACTIONS = {"multi", "exec", "discard", "watch", "unwatch"}
-MESSAGES = {"subscribe", "unsubscribe", "psubscribe", "punsubscribe"}
-WORKS = CONNECTION | SERVER | READS | WRITES | TRANSACTIONS | MESSAGES
-ALLOWED = {
-    acl.MASTER: WORKS | {"scan", "evalsha", "script|load"},
-    acl.WORKER: WORKS - MASTERS_READS | {"hmget", "evalsha"},
-    acl.VIEWER: CONNECTION | SERVER | READS | {"scan"},
-    acl.SCALER: CONNECTION | {"eval", "type", "llen"},
-}
-
-
-def asked(port: int, *words: str | int) -> object:
-    return told(port, ADMIN, PASSWORDS[ADMIN], *words)
-
-
-def commands(port: int) -> dict[str, int]:
-    """Every command and subcommand of the server, with the fewest words that it takes."""
-    listed = asked(port, "COMMAND")
-    assert isinstance(listed, list)
-    return {one[0].decode(): abs(one[1]) for entry in listed for one in (entry[9] or [entry])}
-
-
-def allowed(port: int, user: str) -> set[str]:
-    """What the server itself says that the user may send, with keys or without."""
-    found = set()
-    for name, words in commands(port).items():
-        parts = name.split("|")
-        reply = asked(port, "ACL", "DRYRUN", user, *parts, *["x"] * (words - len(parts)))
-        if not (isinstance(reply, bytes) and b"has no permissions to run" in reply):
-            found.add(name)
-    return found
-
-
-@pytest.mark.parametrize("user", USERS)
-def test_of_all_commands_of_the_server_each_user_may_send_those_that_were_reviewed(
-    guarded: int, user: str
-) -> None:
-    known = commands(guarded)
-    assert len(known) > 300, "subcommands are counted too"
-    may = allowed(guarded, user)
-    assert sorted(may - ALLOWED[user] - NEWER) == [], "a newer server allows more: review it"
-    assert sorted(ALLOWED[user] - may) == []
-
-
 # --- the autoscaler's user counts the seats that wait, by a script as KEDA sends it, and can do
 # nothing else
 
@@ -229,6 +153,10 @@ COUNT = (
     "if redis.call('type', KEYS[1]).ok == 'list' then return redis.call('llen', KEYS[1]) end "
     "return 0"
 )
+
+
+def asked(port: int, *words: str | int) -> object:
+    return told(port, ADMIN, PASSWORDS[ADMIN], *words)
 
 
 def scaled(port: int, *words: str | int) -> object:

@@ -119,19 +119,13 @@ def test_every_decoder_refuses_it_quickly_and_builds_next_to_nothing(what: str) 
 #: What msgpack itself lets pass, and a number of a message must not be.
 ODD_NUMBERS: list[Any] = [
     math.nan,
-    math.inf,
-    -math.inf,
     True,
-    False,
     None,
     "1",
     b"1",
-    [],
-    {},
     [1],
     2**64 - 1,
     msgpack.Timestamp(1),
-    msgpack.ExtType(5, b""),
 ]
 
 
@@ -170,18 +164,12 @@ def test_any_value_in_a_field_of_a_task_is_refused_or_fits(name: str, value: Any
     "text",
     [
         "NaN",
-        "[Infinity]",
-        "-Infinity",
         "1e999",
-        "9" * 51,
         "9" * 5000,
         '{"a": 1, "a": 1}',
         "[" * 10**5,
         '{"a":' * 10**5,
-        "",
-        "{",
         "\ufeff{}",
-        "'a'",
     ],
 )
 def test_json_that_python_would_read_and_nobody_writes_is_refused(text: str) -> None:

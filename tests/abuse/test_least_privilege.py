@@ -221,10 +221,3 @@ def test_a_viewer_cannot_drive_and_is_told_so_in_one_sentence(household: Househo
         household.processes.start(BIN / "es-status", "--json", RQ_REDIS_URL=household.url("viewer"))
     )
     assert json.loads(text)["runs"] == []
-
-
-# --- megabytes among a run's results: the master's memory is bounded, whatever anyone adds
-
-
-# --- reports of failures, and what workers say of themselves: what the master keeps of them, and
-# what it says

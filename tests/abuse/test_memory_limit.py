@@ -84,7 +84,6 @@ TIMES = 300
 #: Who sends it, and a request of some kilobytes whose reply is 600 MB.
 REQUESTS = {
     "HMGET by a worker": (acl.WORKER, command("HMGET", "rq:h", *["f"] * TIMES)),
-    "MGET by a viewer": (acl.VIEWER, command("MGET", *[PARAMETERS] * TIMES)),
     "a packet of GET": (acl.WORKER, command("GET", PARAMETERS) * TIMES),
 }
 

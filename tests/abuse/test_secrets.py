@@ -190,12 +190,9 @@ def test_workers_that_crash_raise_or_time_out_leave_no_password_in_their_last_wo
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "train": ("es-master", *flags(CARTPOLE), "--run", "shh"),
-    "attach": ("es-master", "--attach", "shh", "--set", "sigma=1"),
     "resume": ("es-master", "--resume", "shh"),
     "status": ("es-status",),
-    "json": ("es-status", "--json"),
     "doctor": ("es-status", "--doctor"),
-    "keys": ("es-status", "--keys"),
 }
 
 

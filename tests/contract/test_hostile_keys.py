@@ -163,6 +163,3 @@ def test_results_of_another_type_end_a_master_in_one_sentence(
     set_to_another_type(redis_place, getattr(redis_place.keys, name)(P0, 0), "list")
     with pytest.raises(RedisError, match="WRONGTYPE"):
         read(master)
-
-
-# --- RQ's keys

@@ -272,9 +272,6 @@ def test_the_commands_that_a_kustomization_names_make_every_password_that_it_wan
     assert wanted and [name for name in wanted if not name.is_file()] == []
 
 
-# --- Slurm
-
-
 # --- Redis' memory
 
 

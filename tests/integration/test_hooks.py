@@ -77,15 +77,3 @@ train(RunConfig(**{TRAINED!r}), workers=1, hooks=[Writer()])
     run = processes.start(sys.executable, "program.py")
     assert run.wait() == 0, run.said()
     assert events(processes) == EVENTS
-
-
-def test_what_is_no_hook_is_refused_in_one_sentence(processes: Processes) -> None:
-    (processes.folder / "own.py").write_text(HOOKS)
-    for name, sentence in {
-        "own:Writr": "did you mean Writer?",
-        "json:JSONDecoder": "json:JSONDecoder, which is no class that extends es_queue.Hook",
-        "own": "hook is 'own': use module:Class",
-    }.items():
-        run = processes.master("--env", "CartPole-v1", "--hook", name)
-        assert run.wait() == 2 and sentence in run.said()
-        assert run.said().count("\n") == 1

@@ -200,12 +200,3 @@ def test_everything_can_be_imported_without_a_thread_or_a_changed_environment() 
     modules = [name for name, path in MODULES.items() if not path.stem.startswith(UNASKED)]
     seen = after("import " + ", ".join(modules))
     assert (seen["threads"], seen["same"]) == (1, True)
-
-
-def test_the_public_names_can_be_imported() -> None:
-    seen = after(
-        "from es_queue import RunConfig, load_policy, train; import es_queue; "
-        "assert RunConfig and load_policy and train; "
-        "assert not hasattr(es_queue, 'no_such_name')"
-    )
-    assert seen["threads"] == 1

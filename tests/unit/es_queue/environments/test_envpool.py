@@ -82,9 +82,6 @@ def test_every_step_is_envpools_to_the_bit(environment: str, policy: Any) -> Non
             assert theirs[1:] == ours[1:]
 
 
-# --- envPool's MuJoCo bodies against Gymnasium's: starts, observations, rewards and endings
-
-
 # --- envPool and lean, episode by episode and run by run: the same bits
 
 

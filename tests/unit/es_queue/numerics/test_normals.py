@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,7 @@ from es_queue.numerics.normals import (
     ChunkGenerator,
     directions,
     radii,
-    table_digest,
 )
-from tests.cases import each_case
 from tests.parts import cores
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
@@ -116,24 +113,3 @@ def test_the_numbers_are_distributed_as_the_standard_normal(many: np.ndarray) ->
     cumulative = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in ordered[::512]])
     distance = np.abs(cumulative - np.arange(len(many))[::512] / len(many)).max()
     assert distance < 1.63 / math.sqrt(len(many)) + 1 / len(many)  # Kolmogorov, 1 %
-
-
-# --- the digest
-
-
-def changed(table: NoiseTable, change: Callable[[np.ndarray], None]) -> str:
-    values = table.row(0, SIZE).copy()
-    change(values)
-    return table_digest(values)
-
-
-def swap(first: slice, second: slice) -> Callable[[np.ndarray], None]:
-    def change(values: np.ndarray) -> None:
-        values[first], values[second] = values[second].copy(), values[first].copy()
-
-    return change
-
-
-@each_case("apart", [1, 2, 64, CHUNK // 2, CHUNK])
-def test_floats_that_change_places_change_the_digest(table: NoiseTable, apart: int) -> None:
-    assert changed(table, swap(slice(6, 7), slice(6 + apart, 7 + apart))) != table.digest

@@ -4,18 +4,15 @@ not depend on company.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.interface import ActionSpec, EnvironmentSpec
+from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.conv import ARCHITECTURES, ConvPolicy
 from es_queue.policies.linear_mlp import ACTIVATIONS
-from master.run.setup import MOST_NORMALISED, resolve_config
 from tests.cases import each_case
 
 SHAPES = {"cshenton": (210, 160, 3), "conv-lstm": (1, 42, 42)}
@@ -123,33 +120,3 @@ def test_what_is_no_picture_is_refused_with_what_would_do(shape: tuple[int, ...]
         match=r"policy is nature, which takes images .* use linear, mlp, rnn, lstm or gru",
     ):
         make_policy(RunConfig(policy="nature"), 360, discrete(2), shape)
-
-
-@each_case(
-    ("kind", "shape", "image_norm", "normalised"),
-    [
-        ("linear", (8,), False, True),
-        ("uber", SMALL, False, False),
-        ("uber", SMALL, True, True),
-        ("linear", (MOST_NORMALISED + 1,), False, False),
-        ("linear", (MOST_NORMALISED + 1,), True, True),
-    ],
-)
-def test_images_and_vast_observations_are_normalised_only_with_image_norm(
-    kind: str, shape: tuple[int, ...], image_norm: bool, normalised: bool
-) -> None:
-    spec = EnvironmentSpec(
-        "Any-v0",
-        int(np.prod(shape)),
-        discrete(2),
-        None,
-        None,
-        None,
-        "stock",
-        True,
-        observation_shape=shape,
-    )
-    config = RunConfig(env="Any-v0", policy=kind, image_norm=image_norm)
-    policy = make_policy(config, spec.observation_size, spec.action, shape)
-    assert resolve_config(config, spec, policy).obs_norm is normalised
-    assert not resolve_config(replace(config, obs_norm=False), spec, policy).obs_norm

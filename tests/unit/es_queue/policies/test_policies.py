@@ -263,7 +263,3 @@ def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_t
     first, second = saved.act(np.ones(3)), saved.act(np.ones(3))
     saved.begin()
     assert not np.array_equal(first, second) and np.array_equal(saved.act(np.ones(3)), first)
-
-
-# --- what an individual remembers from step to step: nobody else's, nothing of the episode
-# before, and kept while games end

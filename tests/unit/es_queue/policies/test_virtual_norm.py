@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -18,7 +16,7 @@ from es_queue.environments.factory import (
     STEPS_BETWEEN,
     make_reference_batch,
 )
-from es_queue.errors import EnvironmentFailure, RunFolderError
+from es_queue.errors import RunFolderError
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.base import EPSILON
 from es_queue.policies.conv import ConvPolicy
@@ -99,47 +97,6 @@ def test_the_batch_is_a_function_of_seed_and_environment() -> None:
     )
     assert make_reference_batch(quick_config()) is None
     assert len(np.unique(batch, axis=0)) == BATCH_SIZE and STEPS_BETWEEN > 1
-
-
-class Brittle(gymnasium.Env[Any, Any]):
-    """Raises at its twentieth step; blind: sees nothing that is finite."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, blind: bool = False) -> None:
-        self.blind, self.steps = blind, 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.steps = 0
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        if self.steps == 20 and not self.blind:
-            raise RuntimeError("it lost\nits way")
-        return (
-            np.full(3, np.inf if self.blind else 0.1, np.float32),
-            1.0,
-            self.steps == 30,
-            False,
-            {},
-        )
-
-
-@each_case(
-    ("blind", "sentence"),
-    [
-        (False, "fails under the random actions .*: RuntimeError: it lost its way$"),
-        (True, "has observations that are not finite"),
-    ],
-)
-def test_an_environment_that_cannot_show_a_batch_is_refused_in_one_sentence(
-    blind: bool, sentence: str
-) -> None:
-    values = {"env": f"{__name__}:Brittle", "env_arg": (("blind", blind),)}
-    with pytest.raises(EnvironmentFailure, match=f"Brittle {sentence}"):
-        prepare_run(quick_config(**NORMALISED, **values))
 
 
 def test_a_checkpoint_carries_the_batch_and_acts_as_the_run_does(tmp_path: Path) -> None:

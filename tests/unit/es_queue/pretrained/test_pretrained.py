@@ -109,19 +109,3 @@ def test_a_runs_policy_is_added_and_takes_the_place_of_the_former(
         "equal to the recorded evaluation to the last digit" in told
         and "trained with: es-master --env CartPole-v1 --seed 3" in told
     )
-
-
-@each_case(
-    ("changes", "sentence"),
-    [
-        ({"final_episodes": 0}, "has no final evaluation: the run has not finished"),
-        ({"policy": "mlp", "hidden": (2000,)}, "and at most 25000 are allowed"),
-        ({"env": "tests.tiny:Quad-v0"}, "needs code that is not part of es-queue"),
-    ],
-)
-def test_what_cannot_come_with_the_package_is_refused(
-    changes: dict[str, Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_ring(quick_config(**{**QUICK, **changes}), checkpoints=Checkpoints(tmp_path))
-    assert adding([str(tmp_path), "es-master", "--folder", str(tmp_path)]) in (2, 6)
-    assert sentence in capsys.readouterr().err

@@ -21,7 +21,7 @@ from es_queue.credentials import (
 )
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol import connection
-from es_queue.protocol.connection import client_from_url, clone_client, has_secret, redacted_url
+from es_queue.protocol.connection import client_from_url, has_secret, redacted_url
 from tests.cases import each_case
 from tests.leaks import MARK, password
 
@@ -161,31 +161,6 @@ def test_a_url_that_its_password_tears_apart_is_refused_and_never_shown(
         with pytest.raises(RedisError, match="cannot be used") as refused:
             client_from_url(url)
         assert MARK not in str(refused.value)
-
-
-def test_a_client_like_rqs_keeps_every_setting_of_tls(tmp_path: Path) -> None:
-    for name in ("ca", "cert", "key"):
-        (tmp_path / name).write_text("")
-    files = f"ssl_ca_certs={tmp_path}/ca&ssl_certfile={tmp_path}/cert&ssl_keyfile={tmp_path}/key"
-    rqs = client_from_url(
-        f"rediss://ann:{MARK}@h:7/3?{files}&ssl_check_hostname=false&ssl_cert_reqs=optional&ssl_min_version=771"
-    )
-    rqs.connection_pool.connection_kwargs.update(client_name="rq", socket_timeout=400)
-    ours = clone_client(rqs)
-    wanted = {**values(rqs), "socket_timeout": connection.SOCKET_SECONDS}
-    assert wanted.pop("client_name") == "rq" and {
-        "ssl_keyfile",
-        "ssl_min_version",
-        "ssl_check_hostname",
-        "username",
-        "password",
-        "db",
-    } <= set(wanted)
-    assert values(ours) == wanted
-    assert (
-        ours.connection_pool.connection_class is rqs.connection_pool.connection_class
-        and connection.is_encrypted(ours)
-    )
 
 
 # --- a password in the user's place

@@ -44,10 +44,7 @@ def test_a_named_strategy_and_given_seeds_stay() -> None:
     [
         ({"optimizer": "adam"}, "pgpe"),
         ({"learning_rate": 0.1}, "pgpe"),
-        ({"max_speed": 0.3}, "pgpe"),
-        ({"average_decay": 0.5}, "pgpe"),
         ({"env_seeds": "pair"}, "pgpe"),
-        ({"linear_share": 0.5}, "snes"),
         ({"linear_share": 0.5, "average_decay": 0.5}, "snes"),
         ({"learning_rate": "auto", "average_decay": 0}, "snes"),
     ],

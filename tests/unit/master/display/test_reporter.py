@@ -161,9 +161,6 @@ def test_quiet_leaves_warnings_and_the_summary(report: Any) -> None:
     assert out.getvalue().startswith("a warning\nrun some-run finished")
 
 
-# --- for programs
-
-
 # --- terminals
 
 
@@ -243,6 +240,3 @@ def strip_codes(text: str) -> str:
     import re
 
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-
-
-# --- wording

@@ -13,7 +13,7 @@ from master.plot.individuals import draw_archive
 from tests.archives import archived
 from tests.cases import each_case
 
-matplotlib = pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
 
 
 def test_each_elite_colours_its_cell_of_the_grid(tmp_path: Path) -> None:
@@ -58,19 +58,3 @@ def test_an_archive_that_cannot_be_drawn_is_refused(
     folder = archived(tmp_path / "run", behaviour, [1.0] * len(behaviour), cells=(2,))
     assert command.main([str(folder), *words, "--out", str(tmp_path / "a.png")]) in (2, 6)
     assert sentence in capsys.readouterr().err and not (tmp_path / "a.png").exists()
-
-
-def test_a_run_without_an_archive_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = archived(tmp_path / "run", [[0.1, 0.1]], [1.0])
-    file = folder / "checkpoints/generation-00000003.npz"
-    with np.load(file) as arrays:
-        kept = {name: arrays[name] for name in arrays if not name.startswith("strategy.")}
-    np.savez(file, **kept)
-    out = tmp_path / "a.svg"
-    assert command.main([str(folder), "--archive", "--out", str(out)]) == 6
-    assert "name a run of the strategy map_elites" in capsys.readouterr().err
-    file.unlink()
-    assert command.main([str(folder), "--archive", "--out", str(out)]) == 6
-    assert "wait until the run has saved one" in capsys.readouterr().err

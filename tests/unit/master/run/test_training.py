@@ -27,15 +27,6 @@ def test_a_callback_that_has_returned_false_is_not_called_again() -> None:
     assert [record["generation"] for record in records] == [0, 1] and not view.keeps_going
 
 
-def test_the_record_of_the_last_evaluation_repeats_the_training_figures() -> None:
-    records: list[dict[str, Any]] = []
-    view = Callback(records.append)
-    view.generation({"generation": 0, "return_mean": 20.5, "eval_mean": None})
-    view.generation({"generation": 1, "return_mean": None, "eval_mean": 31.0})
-    assert [record["return_mean"] for record in records] == [20.5, 20.5]
-    assert [record["eval_mean"] for record in records] == [None, 31.0]
-
-
 def test_a_result_is_a_mapping_with_attributes_and_shows_what_it_came_to() -> None:
     result = TrainResult(
         run="walker", state="finished", generation=7, eval_mean=301.25, eval_std=2.0

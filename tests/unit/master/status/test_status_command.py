@@ -168,6 +168,3 @@ def test_odd_values_neither_crash_nor_reach_the_terminal(
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-# --- servers

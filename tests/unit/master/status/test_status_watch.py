@@ -87,9 +87,6 @@ def test_a_server_that_is_away_is_said_over_the_last_page_and_asked_again() -> N
     assert third.startswith("there is no run") and "Redis" not in third and third.endswith("one")
 
 
-# --- on a terminal
-
-
 # --- ends
 
 

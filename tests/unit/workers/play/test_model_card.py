@@ -61,18 +61,6 @@ def test_names_in_a_checkpoint_cannot_break_out_of_the_metadata(tmp_path: Path) 
     assert text.count("\n---\n") == 1 and "license" not in yaml.safe_load(text.split("---\n")[1])
 
 
-def test_figures_of_a_foreign_checkpoint_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
-    for number, (mean, episodes, line) in enumerate(
-        [(float("nan"), 3, None), (True, 3, None), (1.0, "[x](y)", "Mean return: 1.00 +/- 0.00 in")]
-    ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        figures = {"eval_mean": mean, "eval_std": 0.0, "eval_episodes": episodes}
-        text = (make_card(folder, evaluation=figures)[0] / "README.md").read_text()
-        assert "[x]" not in text
-        assert line in text if line else "model-index" not in text
-
-
 def test_a_folder_that_holds_something_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

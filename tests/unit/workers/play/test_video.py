@@ -4,9 +4,6 @@ or not there.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from es_queue.errors import EnvironmentFailure, RunFolderError
 from tests.cases import each_case
 from tests.unit.workers.play.test_play_cli import CARTPOLE, WALKER, checkpoint, played
 from workers.es_play import main
-from workers.playback import VideoRecorder, format_histogram
+from workers.playback import VideoRecorder
 
 Image = pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
 pytest.importorskip("imageio_ffmpeg", reason="the extra 'video' is not installed")
@@ -116,51 +113,7 @@ def test_a_policy_is_filmed_without_a_display_and_plays_as_it_does_unseen(
     assert first.std() > 5 and (first != last).any(), "it shows something, and that moves"
 
 
-def test_a_film_looks_for_no_screen(tmp_path: Path) -> None:
-    checkpoint(tmp_path / "best.npz", CARTPOLE)
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "XDG_RUNTIME_DIR")
-    }
-    told = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "workers.es_play",
-            str(tmp_path),
-            "--record",
-            str(tmp_path / "a.gif"),
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (told.returncode, told.stderr) == (0, "")
-
-
 # --- what is said of many episodes
-
-
-def test_a_histogram_counts_every_episode_once() -> None:
-    returns = [float(one) for one in [*range(10), 9, 9, 9, 4]]
-    lines = format_histogram(returns)
-    assert len(lines) == 10 and [int(line.split()[-1]) for line in lines] == [
-        1,
-        1,
-        1,
-        1,
-        2,
-        1,
-        1,
-        1,
-        1,
-        4,
-    ]
-    assert lines[-1].count("█") == 40 and lines[4].count("█") == 20
-    assert format_histogram([1.0] * 50) == [] and format_histogram([1.0, 2.0]) == []
 
 
 def test_the_mean_has_an_interval_that_holds_it(
