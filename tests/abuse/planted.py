@@ -22,8 +22,7 @@ def touch(*_, **__):
 def fail():
     raise ValueError("on purpose")
 """
-#: Seats of runs that nobody leads: sat on and left at once. The second is what a worker must still
-#: take in the end.
+#: A seat of a run that nobody leads: sat on and left at once.
 SEAT = "es-ghost-abcdef-1"
 
 

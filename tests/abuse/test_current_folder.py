@@ -78,14 +78,6 @@ def test_no_command_or_child_imports_what_lies_in_the_current_folder(
     assert words[1] == "--doctor" or done.returncode == 0, done.stdout + done.stderr
 
 
-def test_es_plot_reads_no_settings_of_matplotlib_in_the_current_folder(folder: Path) -> None:
-    """They run code in matplotlib 3.10.0; each version reports a name that it lacks."""
-    (folder / "matplotlibrc").write_text("planted: 1\n")
-    assert run(folder, "es-master", *TINY.split(), "--workers", 1, "--run", "r").returncode == 0
-    done = run(folder, "es-plot", "r")
-    assert done.returncode == 0 and "planted" not in done.stdout + done.stderr
-
-
 def test_a_seat_of_a_plain_rq_worker_imports_only_allowed_modules(
     folder: Path, valkey_url: str
 ) -> None:

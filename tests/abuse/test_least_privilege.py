@@ -1,5 +1,4 @@
-"""Whole runs by users who may do no more than they must, and what a worker's user cannot do to the
-master."""
+"""Whole runs by users who may do no more than they must."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""--schedule async with real workers: nobody waits for a straggler, kills cost nothing twice, a
-replay repeats the run.
-"""
+"""--schedule async with real workers: nothing counts twice, and a replay repeats the run."""
 
 from __future__ import annotations
 

@@ -99,12 +99,3 @@ def test_a_scale_that_a_run_cannot_have_is_refused_when_it_is_asked_for(
     timeline = ConfigTimeline(learner)
     assert sentence in timeline.refusal((), {"scale": scale}, 3)
     assert timeline.refusal((), {"scale": 1.0}, 3) == ""
-
-
-def test_a_run_that_evaluates_again_refuses_another_scale() -> None:
-    learner = prepare_run(quick_config(**{**RUN, "strategy": "ga"}), table=TABLE_OF_RING).learner
-    refusal = ConfigTimeline(learner).refusal((), {"scale": 2.0}, 3)
-    assert refusal.endswith("begin another run with --scale")
-    assert not ConfigTimeline(
-        prepare_run(quick_config(**RUN), table=TABLE_OF_RING).learner
-    ).refusal((), {"scale": 2.0}, 3)

@@ -1,4 +1,4 @@
-"""EnvPool against the lean walker, Gymnasium's MuJoCo bodies and whole runs."""
+"""EnvPool against the lean walker, step by step and in whole runs."""
 
 from __future__ import annotations
 

@@ -305,23 +305,6 @@ def test_a_search_begins_at_start_and_inside_the_bounds_of_the_command_line() ->
         prepare_run(config_of(corner, bounds="0:4,5:9"), table=TABLE)
 
 
-@each_case(
-    ("low", "high"), [(0.0, 1.0), (-3.0, 1000.0), (-np.inf, 2.0), (5.0, np.inf), (0.0, 0.01)]
-)
-def test_the_transformation_is_smooth_inside_the_bounds_and_invertible(
-    low: float, high: float
-) -> None:
-    margins = Margins(np.array([low]), np.array([high]))
-    ends = [max(low, -2000.0) - 3000, min(high, 2000.0) + 3000]
-    free = np.linspace(*ends, 200_001)[:, None]
-    inside = margins.inside(free)
-    assert (inside >= low).all() and (inside <= high).all()
-    step = (ends[1] - ends[0]) / 200_000
-    assert abs(np.diff(inside, axis=0)).max() <= step * (1 + 1e-9)  # slope at most 1, no jump
-    middle = np.linspace(max(low, -50.0), min(high, 50.0), 101)[:, None]
-    np.testing.assert_allclose(margins.inside(margins.outside(middle)), middle, atol=1e-12)
-
-
 #: cma 4.5: BoxConstraintsLinQuadTransformation([[-1, 10]]).transform([x]) for each x.
 PYCMA = {
     -40.0: 6.2, -12.3: 9.955, -1.2: -0.9, -1.1: -0.9875, -1.05: -1.0, -1.0: -0.9875, -0.95: -0.95,

@@ -8,7 +8,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from es_queue.config.run_config import RunConfig  # noqa: E402
-from es_queue.errors import EnvironmentFailure  # noqa: E402
 from es_queue.models.weights import Model  # noqa: E402
 from es_queue.numerics.normals import keyed_normals  # noqa: E402
 from es_queue.strategies.model_es import Update  # noqa: E402
@@ -127,12 +126,3 @@ def test_only_named_parameters_are_trained_and_others_stay() -> None:
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"0.weight", "0.bias"}
     assert one.module[0].weight.dtype == torch.bfloat16
-
-
-@each_case(
-    ("name", "sentence"),
-    [("Missing", "cannot be imported"), ("Loss.nothing", "cannot be")],
-)
-def test_a_model_that_cannot_be_loaded_is_named(name: str, sentence: str) -> None:
-    with pytest.raises(EnvironmentFailure, match=sentence):
-        model(name)

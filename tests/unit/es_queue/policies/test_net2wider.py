@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -42,13 +40,6 @@ def test_a_linear_policy_of_more_observations_acts_as_before(
     observations: int, more: int, out: int
 ) -> None:
     acts_alike(built("linear", observations, out), built("linear", observations + more, out))
-
-
-@each_case(("kind", "hidden"), [("linear", {}), ("mlp", {"hidden": (4,)})])
-def test_a_policy_without_biases_grows_into_one_with_biases(
-    kind: str, hidden: dict[str, Any]
-) -> None:
-    acts_alike(built(kind, 3, 2, biases=False, **hidden), built(kind, 4, 2, **hidden))
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,6 +1,4 @@
-"""es-status without a server: what it makes of what was read, of its flags, and of servers that do
-not answer.
-"""
+"""es-status without a server: what it makes of what was read."""
 
 from __future__ import annotations
 
