@@ -29,10 +29,6 @@ from tests.integration.processes import (
 )
 from tests.leaks import digest, simple_password
 
-# --- whole runs by users who may do no more than they must: nothing that they need is denied to
-# them
-
-
 ADMIN = simple_password("admin")
 ENDLESS = {**CARTPOLE, "generations": 100_000}
 

@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.config.schedules import Deadline, parse_deadlines
 from es_queue.errors import UsageError
 from tests.cases import each_case
 from tests.memory import quick_config
-
-
-def test_deadlines_are_read_in_their_order() -> None:
-    assert parse_deadlines("none") == ()
-    assert parse_deadlines("8e5=200") == (Deadline(800_000, 200),)
-    assert parse_deadlines("100=-5,200=1.5") == (Deadline(100, -5), Deadline(200, 1.5))
 
 
 @each_case(
