@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.command_line import format_command
-from es_queue.config.recipes import format_recipe, resolve
+from es_queue.config.recipes import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.config.settings import NONE, format_flag
@@ -136,7 +136,6 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     """
     study = Study(launch)
     config = resolve(values, launch.inherited, launch.recipe != NONE)
-    study.notes = format_recipe(values, launch.inherited, launch.recipe)
     room = LONGEST_RUN_ID - len(f"-s{max(launch.seeds)}")
     study.run = launch.run or derive_run_id(config.problem[: room - TIME_AND_LETTERS])
     if len(study.run) > room:
@@ -193,7 +192,7 @@ class Study:
     def __init__(self, launch: Launch) -> None:
         self.launch, self.is_begun, self.way_back = launch, False, ""
         self.state, self.changes = RUNNING, dict[str, Any]()
-        self.out, self.notes = SafeStream(sys.stdout), tuple[str, ...]()
+        self.out = SafeStream(sys.stdout)
         self.stop = StopSignals()
         self.stop.install(lambda: self.is_begun, lambda: self.way_back)
 
@@ -337,7 +336,7 @@ class Study:
             numbers = [seed.seed for seed in self.seeds]
             event = {"event": "study", "run": self.run, "state": self.state, "seeds": numbers}
             self.emit(event | about, *format_labelled(f"study {self.run}", what, about))
-        for text in self.notes:
+        for text in launch.notes:
             self.note(text)
         self.is_begun = True
 

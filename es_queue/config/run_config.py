@@ -635,9 +635,11 @@ RunConfig.__signature__ = Signature(  # type: ignore[attr-defined]
 # --- names in sentences
 
 #: A setting's name in a sentence. One of a single word is also a word of English, so it counts only
-#: as the subject, and if it is to be left out.
+#: as a subject, and if the sentence says to set it or to leave it out.
 NAMED = re.compile(
-    r"^[a-z]\w*(?= is )|(?<=leave )\w+(?= out)|(?<![\w./:'=-])[a-z0-9]+_\w+(?![\w./'=(]|:\w)"
+    r"(?:^|(?<=, but )|(?<= and ))[a-z]\w*(?= is )"
+    r"|(?<=leave )\w+(?= out)|(?<=set )\w+(?= to)"
+    r"|(?<![\w./:'=-])[a-z0-9]+_\w+(?![\w./'=(]|:\w)"
 )
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,24 +92,18 @@ def validate_workers_package() -> None:
 
 def run_control(args: ControlArgs, launch: Launch) -> int:
     # start-up: of this request
-    from master.run.launch import REPLAY
-
-    if args.verb == REPLAY:
-        # start-up: of this request
-        from es_queue.run_folder import no_run_error
-        from master.run.launch import existing_run
-        from master.storage.replay import replay_run
-
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        run = existing_run(args.run, launch)
-        if not run.folder.is_dir():
-            raise no_run_error(run)
-        return replay_run(run.run, run.folder, launch.noise_dir, print, launch.trust)
-    # start-up: of this request
+    from es_queue.run_folder import no_run_error
     from master.run.control_commands import run_control_command
+    from master.run.launch import REPLAY, existing_run
+    from master.storage.replay import replay_run
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return run_control_command(args, launch)
+    if args.verb != REPLAY:
+        return run_control_command(args, launch)
+    run = existing_run(args.run, launch)
+    if not run.folder.is_dir():
+        raise no_run_error(run)
+    return replay_run(run.run, run.folder, launch.noise_dir, print, launch.trust)
 
 
 def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
@@ -118,23 +111,19 @@ def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
         return run_control(launch.control_args, launch)
     # start-up: Ctrl-C first
     from es_queue.private_files import close_new_files
-
-    close_new_files(launch.shared)
-    if launch.seeds:
-        # start-up: Ctrl-C first
-        from master.sweep import run_sweep
-
-        return run_sweep(values, launch)
-    # start-up: Ctrl-C first
     from master.run.launch import existing_run
 
-    if launch.resume is not None and existing_run(launch.resume, launch).is_study:
-        # start-up: Ctrl-C first
-        from master.run.session import resumable_settings
-        from master.sweep import resume_sweep
+    close_new_files(launch.shared)
+    is_study = launch.resume is not None and existing_run(launch.resume, launch).is_study
+    if not launch.seeds and not is_study:
+        return run(values, launch)
+    # start-up: of a study
+    from master.run.session import resumable_settings
+    from master.sweep import resume_sweep, run_sweep
 
+    if is_study:
         return resume_sweep(launch, resumable_settings(values))
-    return run(values, launch)
+    return run_sweep(values, launch)
 
 
 def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None) -> int:
@@ -144,7 +133,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     stop: shows callers whether this process was asked to stop
     """
     # start-up: numpy
-    from es_queue.config.recipes import format_recipe, resolve
+    from es_queue.config.recipes import resolve
     from es_queue.config.settings import NONE
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
@@ -159,7 +148,6 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     config = None
     if launch.resume is None:
         config = resolve(values, launch.inherited, launch.recipe != NONE)
-        launch = replace(launch, notes=format_recipe(values, launch.inherited, launch.recipe))
     with allowing([reference.rpartition(":")[0] for reference in launch.hook]):
         hooks = load_hooks(launch.hook)
     stop, out = stop or StopSignals(), sys.stdout

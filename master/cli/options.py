@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.command_line import CommandParser
-from es_queue.config.recipes import named_recipe, without_layers
+from es_queue.config.recipes import format_recipe, named_recipe, without_layers
 from es_queue.config.run_config import (
     check_changes,
     check_resume_changes,
@@ -86,6 +86,7 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
         recipe=recipe or "",
         inherited=tuple(inherited.keys() - explicit.keys()),
         own_modules=tuple(modules_named_by({name: explicit[name] for name in named})),
+        notes=format_recipe(values, [*inherited.keys() - explicit.keys()], recipe or ""),
     )
     if launch.resume is not None:
         check_resume_changes(values, COMMAND_LINE)
