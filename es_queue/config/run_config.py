@@ -31,6 +31,7 @@ from es_queue.config.settings import (
     setting,
     short,
     without_numpy,
+    written_in,
 )
 from es_queue.environments.episode_rules import (
     EnvironmentSettings,
@@ -729,9 +730,10 @@ def check_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 def check_resume_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Check changes for a resumed run. Raises UsageError."""
     known, can = every_setting(), resumable()
-    if fixed := [str(name) for name in values if name not in can]:
+    if fixed := [written_in(source, str(name)) for name in values if name not in can]:
+        allowed = ", ".join(written_in(source, name) for name in can)
         raise UsageError(
-            f"{source} has {', '.join(fixed)}, but a resumed run can change only "
-            f"{', '.join(can)}: start a new run for the rest"
+            f"{source} has {', '.join(fixed)}, but a resumed run can change only {allowed}: start "
+            "a new run for the rest"
         )
     return {name: known[name].checked(value, source) for name, value in values.items()}

@@ -183,7 +183,7 @@ class Setting:
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default) or NONE
 
     def refused(self, value: Any, source: str, fix: str) -> UsageError:
-        name = self.flag if source == COMMAND_LINE else self.name
+        name = written_in(source, self.name)
         return UsageError(f"{name} is {short(value)} in {source}: {fix}")
 
 
@@ -254,6 +254,11 @@ class FoundClasses(Mapping[str, Any]):
 
 def format_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def written_in(source: str, name: str) -> str:
+    """A setting's name as its source has it: a flag, a key or a field."""
+    return format_flag(name) if source == COMMAND_LINE else name
 
 
 def number_or_text(text: str) -> int | float | str:

@@ -92,14 +92,18 @@ def validate_workers_package() -> None:
 
 def run_control(args: ControlArgs, launch: Launch) -> int:
     # start-up: of this request
-    from es_queue.run_folder import no_run_error
-    from master.run.control_commands import run_control_command
     from master.run.launch import REPLAY, existing_run
-    from master.storage.replay import replay_run
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if args.verb != REPLAY:
+        # start-up: of this request
+        from master.run.control_commands import run_control_command
+
         return run_control_command(args, launch)
+    # start-up: of this request
+    from es_queue.run_folder import no_run_error
+    from master.storage.replay import replay_run
+
     run = existing_run(args.run, launch)
     if not run.folder.is_dir():
         raise no_run_error(run)

@@ -420,11 +420,12 @@ def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
 
 
 def test_a_resumed_run_refuses_what_would_change_it(tmp_path: Path) -> None:
-    assert "the command line has sigma, seed, but a resumed run can change only" in refused(
-        "--resume", "a", "--sigma", "1", "--seed", "2", "--generations", "5"
+    assert (
+        "the command line has --sigma, --seed, but a resumed run can change only --final-episodes"
+        in refused("--resume", "a", "--sigma", "1", "--seed", "2", "--generations", "5")
     )
-    assert "has policy, biases, strategy" in refused("--resume", "a", "--recipe", "ars-v1")
-    assert "has env, but" in refused("--resume", "a", "--config", toml(tmp_path, 'env = "X"'))
+    assert "has --policy, --biases, --strategy" in refused("--resume", "a", "--recipe", "ars-v1")
+    assert "has --env, but" in refused("--resume", "a", "--config", toml(tmp_path, 'env = "X"'))
 
 
 def test_more_workers_than_a_host_can_start_are_refused() -> None:
