@@ -26,6 +26,7 @@ from es_queue.config.settings import (
     FoundClasses,
     Setting,
     declared,
+    format_flag,
     is_plain,
     join,
     setting,
@@ -642,22 +643,23 @@ NAMED = re.compile(
     r"|(?<=leave )\w+(?= out)|(?<=set )\w+(?= to)"
     r"|(?<![\w./:'=-])[a-z0-9]+_\w+(?![\w./'=(]|:\w)"
 )
-FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+#: A flag in a sentence; those of a command, such as es-status RUN --watch, stay.
+FLAG = re.compile(r"\bes-[a-z]+ [^;,()]*|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)")
 
 
 @contextmanager
-def naming_settings(as_flags: bool) -> Iterator[None]:
+def naming_settings(as_flags: bool, others: Iterable[str] = ()) -> Iterator[None]:
     """Errors from here name settings as a command line does (--max-steps), or as Python does
-    (max_steps).
+    (max_steps). others: names of what is no setting
     """
     try:
         yield
     except EsQueueError as error:
-        known = every_setting()
+        known = {*every_setting(), *others}
 
         def renamed(found: re.Match[str]) -> str:
-            name = found[0] if as_flags else found[1].replace("-", "_")
-            return found[0] if name not in known else known[name].flag if as_flags else name
+            name = found[0] if as_flags else (found["name"] or "").replace("-", "_")
+            return found[0] if name not in known else format_flag(name) if as_flags else name
 
         error.args = ((NAMED if as_flags else FLAG).sub(renamed, str(error)),)
         raise

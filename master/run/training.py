@@ -161,7 +161,7 @@ def train(
         sinks = [callback, *(HookSink(hook, run.run, run.folder, config) for hook in hooks)]
         return Reporter(run.folder, view, trackers=sinks)
 
-    with naming_settings(as_flags=False):
+    with naming_settings(as_flags=False, others=("resume", *TrainOptions.__annotations__)):
         if resume is None:
             checked, notes = make_config(config, env, given.get("recipe", ""), model)
             given |= {"own_modules": tuple(named_modules(checked))}

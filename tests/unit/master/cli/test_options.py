@@ -291,6 +291,13 @@ def test_an_error_names_flags_on_the_command_line_and_fields_in_python(
     assert fields in str(caught.value) and "--" not in str(caught.value)
 
 
+def test_an_error_names_an_option_of_train_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"continue it with resume \S*taken, or give another run$"):
+        train(RunConfig(env="CartPole-v1"), run="taken", runs_dir=tmp_path)
+
+
 # --- files
 
 
