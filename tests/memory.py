@@ -25,7 +25,7 @@ from es_queue.errors import EnvironmentFailure, FencedError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.connection import Retry
 from es_queue.protocol.control import SET, ControlRequest
-from es_queue.protocol.keys import Clocks
+from es_queue.protocol.keys import GIVE_WAY, Clocks
 from es_queue.protocol.messages import (
     KINDS,
     TRAIN,
@@ -371,9 +371,9 @@ class MemoryWorkerStore:
         )
         return WorkerFlags(
             progress.get("state"),
-            self.worker in progress.get("give_way", "").split(" "),
-            has_master=has_master,
-            closed=closed,
+            has_master,
+            closed,
+            GIVE_WAY if self.worker in progress.get("give_way", "").split(" ") else "",
         )
 
     def held_blocks(self) -> list[Block]:

@@ -27,7 +27,6 @@ from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies import make_policy
 from es_queue.protocol.connection import (
-    Retry,
     client_from_url,
     clone_client,
     redacted_url,
@@ -38,7 +37,7 @@ from es_queue.protocol.keys import checked_run_id, clocks_from_environment
 from es_queue.protocol.messages import Block
 from es_queue.protocol.store import WorkerStore
 from workers.episode import EpisodeFailed
-from workers.heartbeat import EpisodeControl, Heartbeat, Leaving, leave_in_outage, worker_info
+from workers.heartbeat import EpisodeControl, Heartbeat, Leaving, worker_info
 from workers.player import Player
 from workers.serving import Service, load_config, make_worker_id
 
@@ -215,7 +214,7 @@ class _Lane(threading.Thread):
         asks, control = self._asks, self.control
         clocks, config = asks._clocks, asks.config
         client, own_client = clone_client(asks._client), clone_client(asks._client)
-        retry = Retry(on_outage=leave_in_outage(control, None))
+        retry = control.retry(None)
         store = _Claims(client, asks.run, make_worker_id(platform.node()), retry=retry)
         store.lane = self
         spec = describe(EnvironmentRequest.of(config))

@@ -71,9 +71,9 @@ class Episode:
     total: float
     fitness: float
     steps: int
-    at_limit: bool
-    cut: bool
-    moments: Moments | None
+    at_limit: bool = False
+    cut: bool = False
+    moments: Moments | None = None
     behaviour: Floats | None = None
     info: Floats | None = None
 

@@ -12,6 +12,7 @@ import argparse
 import os
 import platform
 import random
+import re
 import select
 import signal
 import sys
@@ -111,9 +112,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def work_until_told(given: argparse.Namespace) -> None:
     """The command itself. Raises UsageError, RedisError and RunFolderError."""
-    count = default_workers()
-    if given.workers is not None:
-        count = checked_workers(given.workers, COMMAND_LINE)
+    is_given = given.workers is not None
+    count = checked_workers(given.workers, COMMAND_LINE) if is_given else default_workers()
     if count == 0:
         raise UsageError("--workers is 0, so nothing would be done: use 1 or more")
     seconds = float("inf")
@@ -121,8 +121,7 @@ def work_until_told(given: argparse.Namespace) -> None:
         with suppress(ValueError):
             seconds = float(given.max_seconds)
         if not 0 < seconds < float("inf"):
-            text = given.max_seconds[:40]
-            raise UsageError(f"--max-seconds is {text}: use a number above 0")
+            raise UsageError(f"--max-seconds is {given.max_seconds[:40]}: use a number above 0")
     endpoint = metrics_endpoint()
     if endpoint is not None:
         token_from_environment(warn)
@@ -274,12 +273,17 @@ class Host:
                 validate_server(self._client, redacted_url(self._url), scripts=False)
             self._is_fit = True
             loads = Counter(runs_of_queue(self._client, self._queue))
-            self._trouble = ""
         except UnreachableError:
             return
         except ANY_ERROR as error:
-            self._note_trouble(error)
+            text = f"Redis refuses to list the runs: {first_line(error)}; check this user's rights"
+            if is_outage(error):
+                text = f"Redis at {redacted_url(self._url)} does not answer: the workers wait"
+            if text != self._trouble:  # once
+                self._trouble = text
+                warn(text)
             return
+        self._trouble = ""
         now = time.monotonic()
         for worker in self._workers:  # those that the master does not count yet
             if worker.pid and worker.run in loads and now - worker.begun < SETTLE_SECONDS:
@@ -288,16 +292,6 @@ class Host:
             if run := worker.choose(loads):
                 loads[run] += 1
                 self._begin(worker, run)
-
-    def _note_trouble(self, error: Exception) -> None:
-        """Say once why there is no work to be seen."""
-        if is_outage(error):
-            text = f"Redis at {redacted_url(self._url)} does not answer: the workers wait"
-        else:
-            text = f"Redis refuses to list the runs: {first_line(error)}; check this user's rights"
-        if text != self._trouble:
-            self._trouble = text
-            warn(text)
 
     def _begin(self, worker: Worker, run: str) -> None:
         """Fork the process of a seat. It holds back SIGTERM until it can leave in order."""
@@ -340,15 +334,13 @@ class Host:
         # start-up: loaded before the fork
         from workers.serving import CANNOT_JOIN, Seat, print_line
 
-        def say(run: str, text: str) -> None:
+        def show(run: str, text: str) -> None:
             print_line(run, text)
             if text.startswith(("joined", "cannot join", "left: ")):
-                # A worker's own name would make every line a new one.
-                shown = text.partition(": ")[2] if text.startswith("joined as ") else text
-                kind = "joined: " if text.startswith("joined as ") else ""
-                line = f"{run}: {kind}{sanitize(shown, 500)}\n"
+                # The worker's name would make every line a new one.
+                shown = sanitize(re.sub("^joined as [^:]*", "joined", text), 500)
                 with suppress(OSError):
-                    os.write(self._lines_write, line.encode())
+                    os.write(self._lines_write, f"{run}: {shown}\n".encode())
 
         def has_other_work(client: object) -> bool:
             with suppress(ANY_ERROR):
@@ -363,9 +355,9 @@ class Host:
             owns_process=True,
             parent=parent,
             has_other_work=has_other_work,
-            say=say,
+            print_line=show,
         ).join_and_serve()
-        return {"another run needs workers": GAVE_WAY, CANNOT_JOIN: REFUSED}.get(reason, LEFT)
+        return {keys.GIVE_WAY: GAVE_WAY, CANNOT_JOIN: REFUSED}.get(reason, LEFT)
 
     def _open_log(self, worker: Worker, mode: str) -> int:
         path = self._logs / f"worker-{worker.number}.log"

@@ -30,6 +30,7 @@ from es_queue.credentials import (
     token_from_environment,
 )
 from es_queue.errors import EsQueueError, UsageError
+from es_queue.protocol.connection import OUTAGE_SECONDS, Retry
 from es_queue.protocol.keys import PAUSED, RUNNING, Clocks
 from es_queue.protocol.messages import KINDS, Block
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 REPORT_SECONDS = 10.0
 #: A busy share is of the time since one of two marks, this far apart, and of no less than that.
 SHARE_SECONDS, LEAST_SHARE_SECONDS = 30.0, 10.0
-WORKER_GONE = "its RQ worker is gone"
 GONE_SECONDS = 10.0
 MAX_TEXT = 400
 PORT, ADDRESS = "ES_QUEUE_METRICS_PORT", "ES_QUEUE_METRICS_ADDRESS"
@@ -117,55 +117,22 @@ class EpisodeControl:
         seconds, began = self._busy
         return seconds if began is None else seconds + time.monotonic() - began
 
+    def leave_if_orphaned(self, parent: int | None) -> None:
+        """Leave if this process has lost ``parent``; None: no check."""
+        if parent is not None and os.getppid() != parent:
+            self.leave("its RQ worker is gone")
 
-def orphan_reason(parent: int | None) -> str:
-    """Why this process has lost the one that must still be its parent; None: no check."""
-    return WORKER_GONE if parent is not None and os.getppid() != parent else ""
+    def retry(self, parent: int | None, seconds: float = OUTAGE_SECONDS) -> Retry:
+        """For a worker's store: it does not wait for Redis if the worker must leave. The retry
+        raises Leaving then.
+        """
 
+        def check(_: float) -> None:
+            self.leave_if_orphaned(parent)
+            if self.leave_reason:
+                raise Leaving
 
-def leave_in_outage(control: EpisodeControl, parent: int | None) -> Callable[[float], None]:
-    """For a store's ``on_outage``: raises Leaving, so that a worker that must leave does not wait
-    for Redis.
-    """
-
-    def check(seconds: float) -> None:
-        control.leave(orphan_reason(parent))
-        if control.leave_reason:
-            raise Leaving
-
-    return check
-
-
-class Pace:
-    """Environment steps per second, over the last second or more; and the share of its last half
-    minute or minute that a worker spent on blocks.
-    """
-
-    def __init__(self, control: EpisodeControl) -> None:
-        self._control = control
-        self._at, self._steps, self._rate = time.monotonic(), control.steps, 0.0
-        self._older = self._newer = self._at, control.busy_seconds()
-
-    def figures(self) -> dict[str, str]:
-        """Texts for the worker's hash; the share is empty before enough time has passed."""
-        now, control = time.monotonic(), self._control
-        if now - self._at >= 1.0:
-            self._rate = (control.steps - self._steps) / (now - self._at)
-            self._at, self._steps = now, control.steps
-        busy = control.busy_seconds()
-        if now - self._newer[0] >= SHARE_SECONDS:
-            self._older, self._newer = self._newer, (now, busy)
-        since, before = self._older
-        is_known = now - since >= LEAST_SHARE_SECONDS
-        return {
-            "steps": str(control.steps),
-            "steps_per_second": f"{self._rate:.0f}",
-            "busy": f"{(busy - before) / (now - since):.3f}" if is_known else "",
-            "block": control.block,
-            "blocks": str(control.blocks),
-            "late": str(control.late),
-            "generation": control.generation,
-        }
+        return Retry(seconds, check)
 
 
 class Heartbeat(threading.Thread):
@@ -173,7 +140,7 @@ class Heartbeat(threading.Thread):
 
     about: other fields of the worker's hash, read at each beat; ``numerics`` once it has joined
     owns_process: whether the process may be ended, or replaced when it has grown too large
-    parent: see ``orphan_reason``; an orphan leaves
+    parent: process that the worker must not outlive; None for any
     has_other_work: whether another run's seat waits; called when the run has no master
     say: called from time to time with a line about the worker's speed
     ended: finished, stopped, failed, or gone if the run no longer exists; empty before
@@ -196,13 +163,17 @@ class Heartbeat(threading.Thread):
         self._store, self._control, self._about, self._clocks = store, control, about, clocks
         self._config, self._owns_process, self._parent = config, owns_process, parent
         self._memory = config.worker_memory * 2**20 if owns_process else 0
-        self._has_other_work, self._say, self._pace = has_other_work, say, Pace(control)
+        self._has_other_work, self._say = has_other_work, say
         self._stopping = threading.Event()
-        self._state_seen = time.monotonic()
-        self._ends = self._state_seen + clocks.seat_lease
+        now = self._state_seen = time.monotonic()
+        self._ends = now + clocks.seat_lease
         self._masterless_since: float | None = None
         self._other_work_checked = 0.0
         self._expired_episode: float | None = None
+        #: When the steps per second were last computed, the steps then, and the rate.
+        self._pace = now, control.steps, 0.0
+        #: Two times, SHARE_SECONDS apart, with the busy seconds until then.
+        self._marks = [(now, control.busy_seconds())] * 2
         self.ended = ""
 
     def run(self) -> None:
@@ -211,13 +182,16 @@ class Heartbeat(threading.Thread):
             now = time.monotonic()
             try:
                 self._check_wall(now)
+                # Longer in a large fleet, like polls, but short enough that no beat lapses.
+                interval = max(self._clocks.beat, 2.5 * (self._control.poll or 0.0))
                 # The next poll would be too late.
-                if now - last_beat + self._poll() > self._beat():
+                if now - last_beat + self._poll() > min(interval, self._clocks.beat_ttl / 2):
                     last_beat = now
-                    figures = self._pace.figures() if "numerics" in self._about else {}
+                    figures = self._figures(now) if "numerics" in self._about else {}
                     about = {**self._about, "outages": str(self._store.outages), **figures}
                     self._store.beat(about, self._clocks.beat_ttl)
                 self._check_memory()
+                self._control.leave_if_orphaned(self._parent)
                 if not self._control.leave_reason:
                     self._control.leave(self._leave_reason(now))
             except Leaving:
@@ -238,18 +212,31 @@ class Heartbeat(threading.Thread):
         """Seconds until the next poll: the master's value, but at most the time of a beat."""
         return min(self._control.poll or self._clocks.leave_poll, self._clocks.beat_ttl / 2)
 
-    def _beat(self) -> float:
-        """Seconds between beats: longer in a large fleet, like polls, but short enough that none
-        lapses.
+    def _figures(self, now: float) -> dict[str, str]:
+        """Texts for the worker's hash: steps per second over the last second or more, and the
+        share of its last half minute or minute that it spent on blocks, empty at first.
         """
-        return min(
-            max(self._clocks.beat, 2.5 * (self._control.poll or 0.0)), self._clocks.beat_ttl / 2
-        )
+        control, (at, steps, rate) = self._control, self._pace
+        if now - at >= 1.0:
+            rate = (control.steps - steps) / (now - at)
+            self._pace = now, control.steps, rate
+        busy, newest = control.busy_seconds(), self._marks[1]
+        if now - newest[0] >= SHARE_SECONDS:
+            self._marks = [newest, (now, busy)]
+        since, before = self._marks[0]
+        is_known = now - since >= LEAST_SHARE_SECONDS
+        return {
+            "steps": str(control.steps),
+            "steps_per_second": f"{rate:.0f}",
+            "busy": f"{(busy - before) / (now - since):.3f}" if is_known else "",
+            "block": control.block,
+            "blocks": str(control.blocks),
+            "late": str(control.late),
+            "generation": control.generation,
+        }
 
     def _leave_reason(self, now: float) -> str:
         """Why the worker must leave now; empty while it may stay."""
-        if orphan := orphan_reason(self._parent):
-            return orphan
         serving = self._control.serving
         flags = self._store.poll_flags(serving)
         if flags.closed:
@@ -259,16 +246,19 @@ class Heartbeat(threading.Thread):
         is_gone = flags.state is None and now - self._state_seen > GONE_SECONDS
         has_ended = flags.state not in (None, RUNNING, PAUSED)
         self.ended = "gone" if is_gone else str(flags.state) if has_ended else ""
-        reasons = (
-            (flags.shutdown, "its RQ worker is stopping"),
-            (flags.suspended, "RQ is suspended"),
-            (flags.has_jobs, "jobs wait on a queue that its RQ worker serves first"),
-            (flags.is_leaving, "another run needs workers"),
-            (bool(self.ended), f"the run is {self.ended}"),
-            (self._is_masterless(now, flags.has_master), "the run has no master"),
-            (self._is_lease_over(now), "its lease has expired"),
-        )
-        return next((reason for true, reason in reasons if true), "")
+        is_masterless = self._is_masterless(now, flags.has_master)
+        if flags.leave:
+            return flags.leave
+        if self.ended:
+            return f"the run is {self.ended}"
+        if is_masterless:
+            return "the run has no master"
+        if now > self._ends:
+            # Between episodes, because an episode can outlast any lease.
+            if self._control.episode_began is None:
+                return "its lease has expired"
+            self._control.finish("its lease has expired")
+        return ""
 
     def _is_masterless(self, now: float, has_master: bool) -> bool:
         """Whether the run has had no lease for too long: for two leases if another run's seat
@@ -286,16 +276,6 @@ class Heartbeat(threading.Thread):
             return False
         self._other_work_checked = now
         return self._has_other_work()
-
-    def _is_lease_over(self, now: float) -> bool:
-        """Whether the lease is over, checked between episodes, because an episode can outlast any
-        lease.
-        """
-        if now <= self._ends:
-            return False
-        if self._control.episode_began is not None:
-            self._control.finish("its lease has expired")
-        return self._control.episode_began is None
 
     def _check_memory(self) -> None:
         """Once: leave after the episode, so that a new process follows."""
@@ -315,8 +295,11 @@ class Heartbeat(threading.Thread):
         if began is not None and began != self._expired_episode and now - began > limit:
             self._expired_episode = began
             self._control.leave("an episode outlasted the wall limit")
+            # The stack of the episodes' thread, innermost last.
+            frame = sys._current_frames().get(threading.main_thread().ident or 0)
+            stack = [] if frame is None else traceback.format_stack(frame, limit=12)
             reason = f"an episode lasted longer than {limit:g} s"
-            self._report(reason, **self._control.playing, trace=main_stack())
+            self._report(reason, **self._control.playing, trace="".join(stack)[-4000:])
             if self._owns_process:
                 os.kill(os.getpid(), signal.SIGKILL)  # the report is written
 
@@ -326,12 +309,6 @@ class Heartbeat(threading.Thread):
             self._store.report(reason, environment=self._config.problem, **more)
 
 
-def main_stack() -> str:
-    """The stack of the episodes' thread, innermost last."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return "".join(traceback.format_stack(frame, limit=12))[-4000:] if frame is not None else ""
-
-
 # --- what people read about it
 
 
@@ -339,10 +316,9 @@ def worker_info(clocks: Clocks) -> dict[str, str]:
     """Texts for the worker's hash, by name; computed once per seat, takes milliseconds, never
     raises.
 
-    joined: seconds since 1970; versions: of the main packages; box2d: distributions that provide
-    it; envpool: version, empty without it
-    packages: folder from which workers and es_queue were imported, two if they differ; beat_ttl:
-    seconds after which a silent worker counts as gone; threads: of BLAS; cpu: model
+    joined: seconds since 1970; box2d: distributions that provide it; packages: folder from which
+    workers and es_queue were imported, two if they differ
+    beat_ttl: seconds after which a silent worker counts as gone
     """
 
     def packages() -> str:
@@ -387,11 +363,7 @@ def metrics_endpoint() -> tuple[str, int] | None:
 class WorkerMetrics:
     """Collects the figures of one seat when they are scraped; ``labels`` are of every sample."""
 
-    def __init__(
-        self,
-        labels: Mapping[str, str],
-        control: EpisodeControl,
-    ) -> None:
+    def __init__(self, labels: Mapping[str, str], control: EpisodeControl) -> None:
         self._labels, self._control = dict(labels), control
         self._began = time.monotonic()
 

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import platform
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe
-from es_queue.environments.interface import Environment, EnvironmentRequest
+from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure
 from es_queue.models.snapshots import Snapshots
 from es_queue.models.weights import Model, missing_packages, weights_check
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.statistics import sum_in_order
 from es_queue.policies.base import ConstantPolicy
-from es_queue.protocol.messages import ELITE, MOST_RETURN, TRAIN, Block, Task
+from es_queue.protocol.messages import ELITE, MOST_RETURN, TRAIN, Task
 from es_queue.protocol.store import WorkerStore
-from es_queue.slots import HOST_FAILED, Table, spans_from_bytes, training_plan
+from es_queue.slots import Table, training_plan
 from es_queue.strategies.model_es import HEAD, ModelES, Update, row_digest
-from workers.episode import EpisodeFailed
+from workers.episode import Episode, EpisodeFailed, Played
 from workers.heartbeat import EpisodeControl, Leaving
-from workers.player import Answer, Failure, Player, Refusal, failure_code
+from workers.player import Player, Refusal, digest_of_repeats, seeds_of
 
 CHECK_SEEDS = (0, 1)
 
@@ -36,10 +34,11 @@ class ModelPlayer(Player):
     """Holds the weights of one generation, and follows the run by the updates that it publishes."""
 
     def __init__(self, config: RunConfig, table: NoiseTable, control: EpisodeControl) -> None:
-        """Raises EnvironmentFailure for a model that cannot be loaded or scored."""
+        """Raises Refusal, or EnvironmentFailure for a model that cannot be loaded or scored."""
+        if missing := missing_packages(config.snapshots):
+            raise Refusal(missing)
         spec = describe(EnvironmentRequest.of(config))
-        policy, nothing = ConstantPolicy(HEAD), cast(Environment, None)
-        super().__init__(config, spec, policy, nothing, noise=table, control=control)
+        super().__init__(config, spec, ConstantPolicy(HEAD), None, noise=table, control=control)
         self.width = cast(ModelES, self.strategy).width
         self.model = Model(config)
         self.backend = self.model.device
@@ -63,19 +62,17 @@ class ModelPlayer(Player):
                 raise EnvironmentFailure(
                     f"score of {self.config.model} failed: {type(error).__name__}: {error}"
                 ) from error
-        if scores[0] != scores[2] and not self.config.allow_nondeterministic:
-            raise EnvironmentFailure(
-                f"{self.config.model} does not repeat itself: the same weights and seeds gave "
-                "different scores; draw all randomness from the seeds, or use "
-                "--allow-nondeterministic and lose reproducible results"
-            )
+        complaint = (
+            "the same weights and seeds gave different scores; draw all randomness from the seeds"
+        )
+        digest = digest_of_repeats(self.config, scores, complaint)
         if unused := self.model.unused_layers():
             raise EnvironmentFailure(
                 f"score of {self.config.model} does not call the layer of {unused[0]}, so noise of "
                 "rank R would have no effect on it: leave it out of trained, or use "
                 "--perturbation full"
             )
-        return bytes_digest(scores[0])
+        return digest
 
     # --- a publication
 
@@ -94,8 +91,7 @@ class ModelPlayer(Player):
 
     def open(self, task: Task, published: Floats) -> None:
         """Bring the weights to the publication's generation. Raises EnvironmentFailure."""
-        self.task, self.published = task, published
-        self.slots = self._table(spans_from_bytes(task.spans))
+        super().open(task, published)
         rows = published.reshape(-1, self.width)
         newest, own = Update.of(rows[0]), Update.of(self._row)
         if newest.snapshot in self._checks:
@@ -150,79 +146,62 @@ class ModelPlayer(Player):
         self._reload(newest)
 
     def _reload(self, newest: Update) -> None:
+        snapshots = self._snapshots()
+        self._row = self._no_row
+        self._row = snapshots.read(newest.snapshot, self.model)
+        self._note_check()
+
+    def _snapshots(self) -> Snapshots:
         place = self._place()
         if place is None:
             raise EnvironmentFailure("the run does not say where its snapshots are")
-        self._row = self._no_row
-        self._row = Snapshots(place).read(newest.snapshot, self.model)
-        self._note_check()
+        return Snapshots(place)
 
     # --- play
 
-    def play(self, block: Block, worker: int) -> Answer:
-        rows = self.slots.table[block.start : block.stop]
-        results: Table = np.zeros(len(rows), self.shape.result)
-        results["row"], results["worker"] = rows["row"], worker
-        for name in ("fitness", "returns", "behaviour", "info"):
-            results[name] = np.nan
-        failures, done = list[Failure](), 0
-        for row, result in zip(rows, results, strict=True):
-            began, seeds = time.monotonic(), row["seeds"].tolist()
-            try:
-                self._play_row(row, seeds, result)
-                self.control.episodes += sum(seed >= 0 for part in seeds for seed in part)
-            except Leaving:
-                raise
-            except Exception as error:  # whatever a user's class raises
-                result["failure"] = HOST_FAILED if row["kind"] == ELITE else failure_code(error)
-                failures.append(self._failure(row, max(0, seeds[0][0]), error))
-                self.control.failures += 1
-            finally:
-                self.control.end_episode()
-            result["seconds"], done = time.monotonic() - began, done + 1
-            if self.control.finish_reason:
-                break
-        return Answer(results[:done], np.empty(0, self.shape.moments), failures)
-
-    def _play_row(self, row: Any, seeds: Sequence[Sequence[int]], result: Any) -> None:
-        kind, key = int(row["kind"]), int(row["key"])
+    def _play_rows(self, rows: Table) -> Iterator[Played]:
+        """A score is an episode of one step. The row of an elite asks for a snapshot of the
+        weights, and its fitness is their check.
+        """
         assert self.task is not None
-        for name in ("fitness", "returns", "behaviour"):
-            result[name] = 0.0
-        if kind == ELITE:
-            result["fitness"][0], result["steps"][0] = self._write_snapshot(), 1
-            return
-        for player in range(int(row["players"])):
-            part = [seed for seed in seeds[player] if seed >= 0]
-            about = {"generation": self.slots.generation, "slot": int(row["number"])}
-            self.control.begin_episode({**about, "seed": part[0]})
-            self.control.begin_steps(len(part))
-            if kind == TRAIN:
-                sigma = -self.task.sigma if player else self.task.sigma
-                scores = self.model.perturbed_scores(key, sigma, part)
-            else:
-                scores = self.model.scores(part)
-            mean = sum_in_order(scores) / len(scores)
-            if not abs(mean) <= MOST_RETURN:
-                raise EpisodeFailed(f"the score is {mean}: return finite numbers")
-            result["fitness"][player] = result["returns"][player] = mean
-            result["steps"][player] = len(part)
+        for row in rows:
+            kind = int(row["kind"])
+            for player, seeds in enumerate(seeds_of(row)):
+                self._begin(row, seeds[0])
+                played: list[Played]
+                try:
+                    if kind == ELITE:
+                        played = [Episode(0.0, self._write_snapshot(), 1)]
+                    else:
+                        self.control.begin_steps(len(seeds))
+                        sigma = -self.task.sigma if player else self.task.sigma
+                        scores = (
+                            self.model.perturbed_scores(int(row["key"]), sigma, seeds)
+                            if kind == TRAIN
+                            else self.model.scores(seeds)
+                        )
+                        played = [episode_of(score) for score in scores]
+                except Leaving:
+                    raise
+                except Exception as error:  # whatever a user's class raises
+                    played = [error] * len(seeds)
+                finally:
+                    self.control.end_episode()
+                yield from played
 
     def _write_snapshot(self) -> int:
-        place = self._place()
-        if place is None:
-            raise OSError("the run does not say where its snapshots are")
-        digest = self._note_check()
-        Snapshots(place).write(self.model, self._row, digest)
-        return weights_check(digest)
+        """Raises OSError for whatever prevents it, because that is no fault of the model."""
+        try:
+            digest = self._note_check()
+            self._snapshots().write(self.model, self._row, digest)
+            return weights_check(digest)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def join_model(config: RunConfig, control: EpisodeControl, table: NoiseTable) -> ModelPlayer:
-    """Raises Refusal or EnvironmentFailure in one sentence."""
-    if missing := missing_packages(config.snapshots):
-        raise Refusal(missing)
-    control.begin_episode({})  # a model may hang when it is loaded
-    try:
-        return ModelPlayer(config, table, control)
-    finally:
-        control.end_episode()
+def episode_of(score: float) -> Played:
+    if not abs(score) <= MOST_RETURN:
+        return EpisodeFailed(f"the score is {score}: return finite numbers")
+    return Episode(score, score, 1)

@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ctypes.util import find_library
 from dataclasses import replace
@@ -23,23 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.episode_rules import evaluation_rules
+from es_queue.environments.episode_rules import EpisodeRules, evaluation_rules
 from es_queue.environments.factory import (
     describe,
     make_reference_batch,
     open_environment,
     portable_request,
 )
-from es_queue.environments.interface import (
-    Environment,
-    EnvironmentRequest,
-    EnvironmentSpec,
-    RenderedEnvironment,
-)
+from es_queue.environments.interface import Environment, EnvironmentRequest, RenderedEnvironment
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import (
+    FrozenStatistics,
     bootstrap_interval,
     finite_means,
     means,
@@ -48,11 +44,11 @@ from es_queue.numerics.statistics import (
 )
 from es_queue.policies import make_policy
 from es_queue.private_files import create_new
+from es_queue.protocol.messages import FINAL, TRAIN
 from es_queue.run_folder import existing_folder
 from es_queue.seed_list import open_noise_table
 from es_queue.slot_plan import FINAL_SEEDS, evaluation_seeds
 from es_queue.slot_record import (
-    FOLDER,
     SlotRecord,
     read_record,
     record_path,
@@ -60,7 +56,7 @@ from es_queue.slot_record import (
 )
 from es_queue.text import escape
 from es_queue.user_code import describe_error, named_modules, require_trust
-from workers.episode import Episode, EpisodeSpec, OnStep
+from workers.episode import Episode, EpisodeSpec
 from workers.player import Player
 from workers.policy_files import Checkpoint, format_return
 
@@ -73,22 +69,18 @@ SEED_DISTANCE = 1_000_003
 #: '+' and '-' as people write them behind a slot's number.
 SIGNS = {"+": 0, "-": 1}
 #: Fewer episodes show no shape and no interval worth the name.
-MIN_FOR_HISTOGRAM = 10
-MIN_FOR_INTERVAL = 3
+MIN_FOR_HISTOGRAM, MIN_FOR_INTERVAL = 10, 3
 BINS, WIDTH = 10, 40
 
 FrameArray = NDArray[np.uint8]
-INSTALL = "pip install 'es-queue[video]'"
 SUFFIXES = (".gif", ".mp4")
-GIF_WIDTH = 600
-GIF_COLOURS = 64
-#: Pictures whose colours are those of the whole GIF.
+GIF_WIDTH, GIF_COLOURS = 600, 64
+#: Frames whose colours are those of the whole GIF.
 PALETTE_FRAMES = 16
 #: A GIF counts hundredths of a second, and viewers play one faster than this slowly.
 GIF_FPS = 25
-#: Longer films are cut: every picture is held until the GIF is written.
-MAX_FRAMES = 6_000
-MAX_GIF_FRAMES = 1_000
+#: Longer films are cut: every frame is held until the film is written.
+MAX_FRAMES, MAX_GIF_FRAMES = 6_000, 1_000
 
 
 def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] | None) -> None:
@@ -97,23 +89,33 @@ def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] 
 
     elite: what is known about the policy, if it is an elite
     """
-    config = checkpoint.config
-    seeds = episode_seeds(config, given.episodes, given.seed)
+    config, trained = checkpoint.config, checkpoint.policy
+    seeds = episode_seeds(config, given)
     limit_blas_threads()
-    # How an episode behaves is training's business; the code that tells it may not be here.
+    # Playing needs no behaviour, and the code that computes it may not be here.
     request = playable_request(replace(EnvironmentRequest.of(config), behaviour=""), given)
-    spec = describe(request)
-    size = len(checkpoint.policy.statistics.mean)
-    if spec.observation_size != size or spec.action != checkpoint.policy.action:
+    spec, size = describe(request), len(trained.statistics.mean)
+    if spec.observation_size != size or spec.action != trained.action:
         raise RunFolderError(
             f"{checkpoint.path} does not fit the installed {spec.id}: it takes observations of "
             f"{size} numbers and gets {spec.observation_size}, or their actions differ"
         )
+    policy = make_policy(
+        *(config, spec.observation_size, spec.action, spec.observation_shape),
+        trained.policy.reference,
+    )
     noise = make_noise(checkpoint) if given.stochastic else None
-    with opened(request, spec.id, given) as (env, recorder), np.errstate(all="ignore"):
-        on_step = recorder.capture if recorder else None
-        played = play_seeds(checkpoint, spec, env, seeds, noise, on_step)
-        episodes, video_line = with_progress(played, len(seeds)), save_video(recorder)
+    keys = [None if noise is None else seed * SEED_DISTANCE for seed in seeds]
+    specs = [
+        EpisodeSpec(trained.parameters, seed, key=key)
+        for seed, key in zip(seeds, keys, strict=True)
+    ]
+    rules = evaluation_rules(config, spec.step_limit)
+    statistics = trained.statistics if config.obs_norm else None
+    with opened(request, given) as (env, recorder):
+        player = Player(config, spec, policy, env, noise=noise)
+        episodes = play_all(player, specs, rules, statistics, recorder)
+        video_line = save_video(recorder)
     about = {
         "run": checkpoint.run,
         "checkpoint": str(checkpoint.path),
@@ -130,11 +132,12 @@ def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] 
     print_played(summary, format_summary(summary), episodes, video_line, given)
 
 
-def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) -> list[int]:
-    """The seeds of ``episodes`` episodes, by default those of the final evaluation. Raises
+def episode_seeds(config: RunConfig, given: Namespace) -> list[int]:
+    """The seeds of the command line's episodes, by default those of the final evaluation. Raises
     UsageError beyond the last seed.
     """
-    count = episodes or config.final_episodes or DEFAULT_EPISODES
+    count = given.episodes or config.final_episodes or DEFAULT_EPISODES
+    first: int | None = given.seed
     if first is None:
         return [int(seed) for seed in evaluation_seeds(config, FINAL_SEEDS, 0, count)]
     if first + count > SEED_LIMIT:
@@ -169,7 +172,7 @@ def playable_request(request: EnvironmentRequest, given: Namespace) -> Environme
 
 @contextmanager
 def opened(
-    request: EnvironmentRequest, name: str, given: Namespace
+    request: EnvironmentRequest, given: Namespace
 ) -> Iterator[tuple[Environment, VideoRecorder | None]]:
     """The environment, and its film if requested. Raises EnvironmentFailure."""
     recorder: VideoRecorder | None = None
@@ -185,20 +188,13 @@ def opened(
     except (EsQueueError, KeyboardInterrupt):
         raise
     except Exception as error:  # whatever a window or a user's environment raises
-        raise EnvironmentFailure(f"{name} cannot be opened: {describe_error(error)}") from error
+        raise EnvironmentFailure(
+            f"{request.id} cannot be opened: {describe_error(error)}"
+        ) from error
     try:
         yield env, recorder
     finally:
         env.close()
-
-
-def save_video(recorder: VideoRecorder | None) -> str:
-    """A line about the film, empty if there is none."""
-    if recorder is None:
-        return ""
-    size = recorder.save()
-    cut = f", only the first {recorder.most:,} frames" if recorder.is_truncated else ""
-    return f"filmed in {escape(str(recorder.path))} ({size / 1024:,.0f} kB{cut})"
 
 
 def make_noise(checkpoint: Checkpoint) -> NoiseTable:
@@ -217,46 +213,36 @@ def make_noise(checkpoint: Checkpoint) -> NoiseTable:
         raise RunFolderError(f"{checkpoint.path}: {error}") from None
 
 
-def play_seeds(
-    checkpoint: Checkpoint,
-    spec: EnvironmentSpec,
-    env: Environment,
-    seeds: Iterable[int],
-    noise: NoiseTable | None,
-    on_step: OnStep | None,
-) -> Iterator[Episode]:
-    """Episodes by the functions and the arithmetic of a worker's evaluation."""
-    config, trained = checkpoint.config, checkpoint.policy
-    policy = make_policy(
-        *(config, spec.observation_size, spec.action, spec.observation_shape),
-        trained.policy.reference,
-    )
-    player = Player(config, spec, policy, env, noise=noise)
-    rules = evaluation_rules(config, spec.step_limit)
-    statistics = trained.statistics if config.obs_norm else None
-    keys = {seed: None if noise is None else seed * SEED_DISTANCE for seed in seeds}
-    specs = [EpisodeSpec(trained.parameters, seed, key=key) for seed, key in keys.items()]
-    results = player.play_episodes(specs, len(specs), rules, statistics, on_step)
-    for played, result in zip(specs, results, strict=True):
-        # whatever a user's environment raises, and a return that is not finite
-        if isinstance(result, Exception):
-            raise EnvironmentFailure(
-                f"{spec.id} fails in the episode of seed {played.seed}: "
-                f"{type(result).__name__}: {result}"
-            ) from result
-        yield result
-
-
-def with_progress(played: Iterable[Episode], count: int) -> list[Episode]:
+def play_all(
+    player: Player,
+    specs: Sequence[EpisodeSpec | Exception],
+    rules: EpisodeRules,
+    statistics: FrozenStatistics | None,
+    recorder: VideoRecorder | None,
+) -> list[Episode]:
+    """The episodes, by a worker's functions and arithmetic; on a terminal with their mean so far.
+    Raises EnvironmentFailure.
+    """
+    on_step = recorder.capture if recorder else None
     terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    episodes: list[Episode] = []
+    episodes, total = list[Episode](), 0.0
     try:
-        for episode in played:
-            episodes.append(episode)
-            if terminal:
-                mean = sum(each.total for each in episodes) / len(episodes)
-                shown = f"{len(episodes)} of {count} episodes, mean {format_return(mean)}"
-                print(f"\r{shown}\x1b[K", end="", file=sys.stderr, flush=True)
+        with np.errstate(all="ignore"):
+            results = player.play_episodes(specs, len(specs), rules, statistics, on_step)
+            for one, result in zip(specs, results, strict=True):
+                # whatever a user's environment raises, and a return that is not finite
+                if isinstance(result, Exception):
+                    seed = f" of seed {one.seed}" if isinstance(one, EpisodeSpec) else ""
+                    raise EnvironmentFailure(
+                        f"{player.spec.id} fails in the episode{seed}: "
+                        f"{type(result).__name__}: {result}"
+                    ) from result
+                episodes.append(result)
+                total += result.total
+                if terminal:
+                    mean = format_return(total / len(episodes))
+                    shown = f"{len(episodes)} of {len(specs)} episodes, mean {mean}"
+                    print(f"\r{shown}\x1b[K", end="", file=sys.stderr, flush=True)
     finally:
         if terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -296,18 +282,20 @@ def show_individual(given: Namespace) -> None:
     """
     generation, slot, individual = parse_individual(given.generation, given.slot)
     name = "the unperturbed policy" if slot is None else f"slot {slot}{'+-'[individual]}"
-    folder = existing_folder(given.checkpoint, given.runs_dir)
-    record = load_record(folder, generation, slot, individual, name)
+    path = record_path(existing_folder(given.checkpoint, given.runs_dir), generation)
+    record = load_record(path, generation)
+    row = None if slot is None else record.row(slot, individual)
+    if slot is not None and row is None:
+        raise RunFolderError(f"generation {generation} has no {name}: {record.format_extent()}")
     episodes, video_line = play_recorded(given, record, generation, slot, individual)
     about = {
         "run": record.run,
-        "checkpoint": str(record_path(folder, generation)),
+        "checkpoint": str(path),
         "generation": generation,
         "env": record.config.problem,
         "policy": record.config.policy_name,
     }
     compared: dict[str, Any] = {"recorded": None, "equal": None}
-    row = None if slot is None else record.row(slot, individual)
     if row is not None and not math.isnan(row["return"]):
         totals = [episode.total for episode in episodes]
         compared = {
@@ -331,18 +319,15 @@ def show_individual(given: Namespace) -> None:
     print_played(summary, lines, episodes, video_line, given)
 
 
-def load_record(
-    run_dir: Path, generation: int, slot: int | None, individual: int, name: str
-) -> SlotRecord:
+def load_record(path: Path, generation: int) -> SlotRecord:
     """The generation's record. Raises RunFolderError if it was not kept or cannot be used."""
-    path = record_path(run_dir, generation)
     if not path.is_file():
-        kept = recorded_generations(run_dir)
+        kept = recorded_generations(path.parent.parent)
         found = "the run has kept none (--keep-generations)"
         if kept:
             newest = ", ".join(map(str, kept[-8:]))
             found = f"it has {len(kept)} from {kept[0]} to {kept[-1]}; the newest are {newest}"
-        raise RunFolderError(f"{run_dir / FOLDER} has no generation {generation}: {found}")
+        raise RunFolderError(f"{path.parent} has no generation {generation}: {found}")
     record = read_record(path)
     require_trust(str(path), named_modules(record.config))
     if not len(record.published):
@@ -350,8 +335,6 @@ def load_record(
             f"{path} holds no parameters, because {record.task.size:,} floats per generation are "
             "too many to keep: play a checkpoint instead"
         )
-    if slot is not None and record.row(slot, individual) is None:
-        raise RunFolderError(f"generation {generation} has no {name}: {record.format_extent()}")
     return record
 
 
@@ -380,7 +363,7 @@ def play_recorded(
             f"run {record.run} used a different noise table from this version's: play it with the "
             "version of es-queue that trained it"
         )
-    with opened(request, spec.id, given) as (env, recorder):
+    with opened(request, given) as (env, recorder):
         player = Player(config, spec, policy, env, noise=table)
         if not player.fits(record.task):
             raise RunFolderError(
@@ -388,19 +371,16 @@ def play_recorded(
                 f"that differ from those of the installed {spec.id}"
             )
         player.open(record.task, record.published)
-        on_step = recorder.capture if recorder else None
-        try:
-            if slot is None:
-                seeds = episode_seeds(config, given.episodes, given.seed)
-                episodes = player.play_centre(seeds, on_step)
-            else:
-                episodes = player.play_individual(slot, individual, on_step)
-        except EsQueueError:
-            raise
-        except Exception as error:  # whatever a user's environment raises
-            raise EnvironmentFailure(
-                f"{config.problem} fails when it is played: {describe_error(error)}"
-            ) from error
+        specs: list[EpisodeSpec | Exception]
+        if slot is None:
+            centre = player.strategy.centre(record.published)
+            specs, kind = (
+                [EpisodeSpec(centre, seed) for seed in episode_seeds(config, given)],
+                FINAL,
+            )
+        else:
+            specs, kind = player.individual(slot, individual), TRAIN
+        episodes = play_all(player, specs, player.rules(kind), player.statistics, recorder)
         return episodes, save_video(recorder)
 
 
@@ -417,8 +397,7 @@ def summarize(
     """``about`` with the figures, and a comparison with the recorded ``evaluation``.
 
     info: names of what the environment reported. recorded and equal are None if the episodes
-    differ. interval: of the mean, 95 % by bootstrap
-    over episodes, None for fewer than three
+    differ. interval: of the mean, 95 % by bootstrap over episodes, None for fewer than three
     """
     returns = [episode.total for episode in episodes]
     figures = return_statistics(returns)
@@ -474,17 +453,24 @@ def format_played(summary: Mapping[str, Any], kind: str = "") -> str:
 
 
 def format_summary(summary: Mapping[str, Any]) -> list[str]:
-    seed = summary["seed"]
-    default = (
-        " with the final evaluation's seeds" if summary.get("elite") else " of the final evaluation"
-    )
-    kind = default if seed is None else f" from seed {seed} on"
-    kind += ", with action noise" if summary.get("stochastic") else ""
-    lines = [format_policy(summary), format_played(summary, kind)]
-    if summary.get("command"):
-        lines.insert(1, f"trained with: {escape(summary['command'])}")
-    if summary.get("elite"):
-        lines.insert(1, format_elite(summary["elite"]))
+    seed, elite = summary["seed"], summary.get("elite")
+    kind = " with the final evaluation's seeds" if elite else " of the final evaluation"
+    kind = kind if seed is None else f" from seed {seed} on"
+    kind += ", with action noise" if summary["stochastic"] else ""
+    lines = [format_policy(summary)]
+    if elite:
+        requested, behaviour = (
+            ", ".join(f"{number:.6g}" for number in elite[name])
+            for name in ("requested", "behaviour")
+        )
+        nearest = "" if elite["contains"] else f", the nearest: the cell of {requested} is empty"
+        lines.append(
+            f"elite of cell {elite['cell']}: behaviour {behaviour}, fitness "
+            f"{format_return(elite['fitness'])} in training{nearest}"
+        )
+    if summary["command"]:
+        lines.append(f"trained with: {escape(summary['command'])}")
+    lines.append(format_played(summary, kind))
     if summary["equal"]:
         lines.append(f"equal to the recorded evaluation to the last digit: {summary['recorded']!r}")
     elif summary["equal"] is False:
@@ -495,18 +481,6 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
             "bits)"
         )
     return lines
-
-
-def format_elite(elite: Mapping[str, Any]) -> str:
-    """Its cell and behaviour, and whether it is in the requested cell."""
-    requested, behaviour = (
-        ", ".join(f"{number:.6g}" for number in elite[name]) for name in ("requested", "behaviour")
-    )
-    is_nearest = "" if elite["contains"] else f", the nearest: the cell of {requested} is empty"
-    return (
-        f"elite of cell {elite['cell']}: behaviour {behaviour}, fitness "
-        f"{format_return(elite['fitness'])} in training{is_nearest}"
-    )
 
 
 def format_figures(summary: Mapping[str, Any]) -> str:
@@ -527,19 +501,15 @@ def format_histogram(returns: Sequence[float]) -> list[str]:
     low, high = min(returns), max(returns)
     if len(returns) < MIN_FOR_HISTOGRAM or not low < high or math.isinf(high - low):
         return []
-    edges = [low + (high - low) * place / BINS for place in range(BINS + 1)]
-    counts = [0] * BINS
-    for value in returns:
-        counts[min(BINS - 1, int((value - low) / (high - low) * BINS))] += 1
+    counts, edges = np.histogram(returns, BINS, (low, high))
     digits = min(9, max(0, 1 - math.floor(math.log10((high - low) / BINS))))
     wide = max(len(f"{edge:.{digits}f}") for edge in edges)
-    most = max(counts)
     return [
         (
             f"  {start:{wide}.{digits}f} … {stop:{wide}.{digits}f}  "
-            f"{'█' * round(WIDTH * count / most)}{' ' if count else ''}{count or ''}"
+            f"{'█' * round(WIDTH * count / counts.max())}{' ' if count else ''}{count or ''}"
         ).rstrip()
-        for start, stop, count in zip(edges, edges[1:], counts)  # noqa: B905 - the last edge only ends a range
+        for start, stop, count in zip(edges[:-1], edges[1:], counts, strict=True)
     ]
 
 
@@ -555,11 +525,7 @@ class VideoRecorder:
     """
 
     def __init__(
-        self,
-        env: RenderedEnvironment,
-        path: Path,
-        fps: float,
-        has_caption: bool = False,
+        self, env: RenderedEnvironment, path: Path, fps: float, has_caption: bool = False
     ) -> None:
         self._env, self.path, self._has_caption = env, path, has_caption
         self._gif = path.suffix.lower() == ".gif"
@@ -579,10 +545,27 @@ class VideoRecorder:
         frame = self._env.render()
         if frame is None:
             raise EnvironmentFailure("the environment renders no images: leave --record out")
-        frame = shrink(frame, GIF_WIDTH) if self._gif else crop_to_even(frame)
+        # optional: Pillow
+        from PIL import Image, ImageDraw, ImageFont
+
+        image = Image.fromarray(frame)
+        width, height = image.size
+        if not self._gif:  # H.264 needs an even height and width
+            image = image.crop((0, 0, width - width % 2, height - height % 2))
+        elif width > GIF_WIDTH:
+            height = round(height * GIF_WIDTH / width)
+            image = image.resize((GIF_WIDTH, height), Image.Resampling.BILINEAR)
         if self._has_caption:
-            frame = draw_caption(frame, f"step {step}   return {format_return(total)}")
-        self._frames.append(frame)
+            image, size = image.convert("RGB"), max(11, image.height // 22)
+            ImageDraw.Draw(image).text(
+                (size // 2, size // 3),
+                f"step {step}   return {format_return(total)}",
+                fill="white",
+                font=ImageFont.load_default(size),
+                stroke_width=2,
+                stroke_fill="black",
+            )
+        self._frames.append(np.asarray(image))
 
     def save(self) -> int:
         """Whole or not at all; returns its bytes. Raises RunFolderError."""
@@ -604,6 +587,15 @@ class VideoRecorder:
                 fresh.unlink(missing_ok=True)
 
 
+def save_video(recorder: VideoRecorder | None) -> str:
+    """A line about the film, empty if there is none."""
+    if recorder is None:
+        return ""
+    size = recorder.save()
+    cut = f", only the first {recorder.most:,} frames" if recorder.is_truncated else ""
+    return f"filmed in {escape(str(recorder.path))} ({size / 1024:,.0f} kB{cut})"
+
+
 def validate_recording(path: Path) -> None:
     """Raises UsageError for a film that cannot be made here, before an episode is played."""
     if path.suffix.lower() not in SUFFIXES:
@@ -617,7 +609,8 @@ def validate_recording(path: Path) -> None:
             import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"--record {path} needs a package that is not installed ({error.name}): {INSTALL}"
+            f"--record {path} needs a package that is not installed ({error.name}): "
+            "pip install 'es-queue[video]'"
         ) from None
 
 
@@ -632,50 +625,13 @@ def choose_offscreen_drawing() -> None:
             os.environ.setdefault("MUJOCO_GL", usable[0])
 
 
-def shrink(frame: FrameArray, width: int) -> FrameArray:
-    # optional: Pillow
-    from PIL import Image
-
-    height, current_width = frame.shape[:2]
-    if current_width <= width:
-        return frame
-    return np.asarray(
-        Image.fromarray(frame).resize(
-            (width, round(height * width / current_width)), Image.Resampling.BILINEAR
-        )
-    )
-
-
-def crop_to_even(frame: FrameArray) -> FrameArray:
-    """H.264 needs an even height and width."""
-    height, width = frame.shape[:2]
-    return np.ascontiguousarray(frame[: height - height % 2, : width - width % 2])
-
-
-def draw_caption(frame: FrameArray, text: str) -> FrameArray:
-    # optional: Pillow
-    from PIL import Image, ImageDraw, ImageFont
-
-    image = Image.fromarray(frame).convert("RGB")
-    size = max(11, image.height // 22)
-    ImageDraw.Draw(image).text(
-        (size // 2, size // 3),
-        text,
-        fill="white",
-        font=ImageFont.load_default(size),
-        stroke_width=2,
-        stroke_fill="black",
-    )
-    return np.asarray(image)
-
-
-def write_gif(path: Path, frames: list[FrameArray], fps: float, colours: int = GIF_COLOURS) -> None:
+def write_gif(path: Path, frames: list[FrameArray], fps: float) -> None:
     """One palette for all frames: what does not change takes no space."""
     # optional: Pillow
     from PIL import Image
 
     sample = frames[:: -(-len(frames) // PALETTE_FRAMES)]
-    palette = Image.fromarray(np.concatenate(sample)).quantize(colours)
+    palette = Image.fromarray(np.concatenate(sample)).quantize(GIF_COLOURS)
     first, *others = (
         Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE)
         for frame in frames

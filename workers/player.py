@@ -55,7 +55,6 @@ from es_queue.policies.base import Policy, SelectedInputsPolicy
 from es_queue.protocol.messages import (
     CENTRE,
     ELITE,
-    FINAL,
     KINDS,
     MAX_REASON,
     MOST_RETURN,
@@ -98,6 +97,7 @@ from workers.heartbeat import EpisodeControl, Leaving
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
+Data = bytes | memoryview
 
 
 class Refusal(EsQueueError):  # noqa: N818 - the worker refuses; nothing is broken
@@ -139,13 +139,13 @@ class Player:
         config: RunConfig,
         spec: EnvironmentSpec,
         policy: Policy,
-        env: Environment,
+        env: Environment | None,
         envs: VectorEnvironment | None = None,
         noise: NoiseTable | None = None,
         control: EpisodeControl | None = None,
     ) -> None:
         self.config, self.spec, self.policy = config, spec, policy
-        self.env, self._envs, self.unread = env, envs, 0
+        self.env, self._envs, self.unread = cast(Environment, env), envs, 0
         self.noise, self.control = cast(NoiseTable, noise), control or EpisodeControl()
         # Numbers that the policy leaves out are not even normalised.
         self._acting = policy.policy if isinstance(policy, SelectedInputsPolicy) else policy
@@ -188,8 +188,8 @@ class Player:
         )
 
     def fetch(
-        self, store: WorkerStore, task: Task, fetch_whole: Callable[[], bytes | memoryview | None]
-    ) -> bytes | memoryview | None:
+        self, store: WorkerStore, task: Task, fetch_whole: Callable[[], Data | None]
+    ) -> Data | None:
         """The bytes of the publication's vector that the player needs; None if it has closed."""
         return fetch_whole()
 
@@ -198,7 +198,7 @@ class Player:
         self.task, self.published = task, published
         self.slots = self._table(spans_from_bytes(task.spans))
         self._training = training_rules(self.config, task.step_limit, self.strategy.fitness_by_sign)
-        self._statistics = self._frozen(
+        self.statistics = self._frozen(
             np.frombuffer(task.obs_mean, "<f4"), np.frombuffer(task.obs_std, "<f4")
         )
 
@@ -206,6 +206,9 @@ class Player:
         """Whether the block's rows are of this publication, and in its table by now."""
         is_open = self.task is not None and self.task.publication == block.publication
         return is_open and block.stop <= len(self.slots)
+
+    def rules(self, kind: int) -> EpisodeRules:
+        return self._training if kind in TRAINED else self._evaluation
 
     def _table(self, spans: Sequence[Span]) -> Slots:
         assert self.task is not None
@@ -216,9 +219,6 @@ class Player:
             return None
         mean, std = mean.astype(np.float32), std.astype(np.float32)
         return FrozenStatistics(mean, std, self.config.obs_clip)
-
-    def _rules(self, kind: int) -> EpisodeRules:
-        return self._training if kind in TRAINED else self._evaluation
 
     # --- play
 
@@ -241,10 +241,11 @@ class Player:
                 group, began = rows[first : first + size], time.monotonic()
                 played = self._play_rows(group)
                 for row in group:
-                    count = int((row["seeds"] >= 0).sum())
-                    failure = self._summarize(row, results[done], [*islice(played, count)], moments)
+                    seeds = [seed for each in seeds_of(row) for seed in each]
+                    episodes = [*islice(played, len(seeds))]
+                    failure = self._summarize(row, results[done], seeds, episodes, moments)
                     if failure is None:
-                        control.episodes += count
+                        control.episodes += len(seeds)
                     else:
                         failures.append(failure)
                         control.failures += 1
@@ -258,24 +259,26 @@ class Player:
         return Answer(results[:done], np.array(moments, self.shape.moments), failures)
 
     def _play_rows(self, rows: Table) -> Iterator[Played]:
-        """The episodes of rows of one kind."""
+        """The episodes of rows of one kind, as they are read."""
         first, kind = rows[0], int(rows["kind"][0])
-        about = {"generation": self.slots.generation, "slot": int(first["number"])}
-        self.control.begin_episode({**about, "seed": int(first["seeds"][0, 0])})
-        own = None
+        self._begin(first, int(first["seeds"][0, 0]))
+        centre = None
         if kind == CENTRE:
-            own = self.strategy.centre_statistics(self.published, int(first["number"]))
-        statistics = self._statistics if own is None else self._frozen(*own)
+            centre = self.strategy.centre_statistics(self.published, int(first["number"]))
+        statistics = self.statistics if centre is None else self._frozen(*centre)
         specs = (spec for row in rows for spec in self._specs(row))
         count = int((rows["seeds"] >= 0).sum())
-        return self.play_episodes(specs, count, self._rules(kind), statistics)
+        return self.play_episodes(specs, count, self.rules(kind), statistics)
+
+    def _begin(self, row: Any, seed: int) -> None:
+        about = {"generation": self.slots.generation, "slot": int(row["number"]), "seed": seed}
+        self.control.begin_episode(about)
 
     def _specs(self, row: Any) -> Iterator[EpisodeSpec | Exception]:
         """The episodes of a row, individual by individual; an error for each if the individuals
         cannot be built.
         """
-        seeds = [[seed for seed in each if seed >= 0] for each in row["seeds"].tolist()]
-        seeds = seeds[: int(row["players"])]
+        seeds = seeds_of(row)
         try:
             individuals = self._individuals(row)
         except Leaving:
@@ -307,15 +310,21 @@ class Player:
         validate_individuals(strategy, individuals, (int(row["players"]), self.policy.size))
         return individuals
 
+    def individual(self, slot: int, individual: int) -> list[EpisodeSpec | Exception]:
+        """The episodes of one individual of a training slot, for people who play them again."""
+        row = self._table([Span(TRAIN, slot, slot + 1)]).table[0]
+        specs = [*self._specs(row)]
+        each = len(specs) // int(row["players"])
+        return specs[individual * each : (individual + 1) * each]
+
     # --- the result of a row
 
     def _summarize(
-        self, row: Any, result: Any, played: Sequence[Played], moments: list[Any]
+        self, row: Any, result: Any, seeds: Sequence[int], played: Sequence[Played], moments: Any
     ) -> Failure | None:
         """Fill the row's result: means of the scores in order, sums of the rest. Returns its
         failure, if an episode failed.
         """
-        seeds = row["seeds"][row["seeds"] >= 0].tolist()
         episodes: list[Episode] = []
         for seed, episode in zip(seeds, played, strict=True):
             if isinstance(episode, Episode):
@@ -327,7 +336,7 @@ class Player:
                 )
             result["failure"] = failure_code(episode)
             return self._failure(row, seed, episode)
-        rules = self._rules(int(row["kind"]))
+        rules = self.rules(int(row["kind"]))
         cuts_earlier = self.spec.step_limit is None or rules.limit < self.spec.step_limit
         each = len(episodes) // int(row["players"])
         for name in ("fitness", "returns", "behaviour"):
@@ -340,7 +349,10 @@ class Player:
             result["at_limit"][player] = sum(one.at_limit for one in part)
             result["cut"][player] = sum(one.cut or (one.at_limit and cuts_earlier) for one in part)
             if part[0].behaviour is not None:
-                result["behaviour"][player] = mean_behaviour(part)
+                total = part[0].behaviour.astype(np.float64)
+                for one in part[1:]:
+                    total = total + cast(Floats, one.behaviour)
+                result["behaviour"][player] = total / each
             if self.spec.info:
                 known = np.ma.masked_invalid([one.info for one in part])
                 result["info"][player] = known.mean(axis=0).filled(np.nan)
@@ -395,14 +407,14 @@ class Player:
             if isinstance(spec, Exception):
                 yield spec
                 continue
-            self._begin(spec)
+            self.control.begin_episode({**self.control.playing, "seed": spec.seed})
             try:
                 if spec.parameters is not parameters:  # else the next episode of an individual
                     bound, parameters = self._acting.bind(spec.parameters[None]), spec.parameters
                 with exits_refused():
                     episode = play_episode(
                         self.env,
-                        begin_acting(bound, statistics, self.policy.numbers),
+                        begin_acting(bound, statistics, numbers),
                         self._actions,
                         rules,
                         spec.seed,
@@ -438,7 +450,7 @@ class Player:
         """If one raises, it is unknown which: the unfinished ones are played again, one by one."""
         assert self._envs is not None
         results: list[Played | None] = [None] * len(specs)
-        self._begin(specs[-1])
+        self.control.begin_episode({**self.control.playing, "seed": specs[-1].seed})
         try:
             noises = [noise for noise in map(self._noise_of, specs) if noise]
             batch = Batch(specs, results, self._acting, rules, noises, self.policy.numbers)
@@ -455,9 +467,6 @@ class Player:
             self._play_together([spec], rules, statistics)[0] if result is None else result
             for spec, result in zip(specs, results, strict=True)
         ]
-
-    def _begin(self, spec: EpisodeSpec) -> None:
-        self.control.begin_episode({**self.control.playing, "seed": spec.seed})
 
     def _noise_of(self, spec: EpisodeSpec) -> NextNoise | None:
         if spec.key is None or not self._is_noisy:
@@ -478,34 +487,13 @@ class Player:
             )
         return behaviour
 
-    # --- for people: any individual again
 
-    def play_individual(
-        self, slot: int, individual: int, on_step: OnStep | None = None
-    ) -> list[Episode]:
-        """One individual of a training slot, on its own episodes; ``on_step`` follows each step.
-        Raises what an episode raises.
-        """
-        row = self._table([Span(TRAIN, slot, slot + 1)]).table[0]
-        specs = [*self._specs(row)]
-        each = len(specs) // int(row["players"])
-        return self._play_all(specs[individual * each : (individual + 1) * each], TRAIN, on_step)
-
-    def play_centre(self, seeds: Sequence[int], on_step: OnStep | None = None) -> list[Episode]:
-        """The unperturbed policy as it is evaluated, on ``seeds``."""
-        centre = self.strategy.centre(self.published)
-        return self._play_all([EpisodeSpec(centre, seed) for seed in seeds], FINAL, on_step)
-
-    def _play_all(
-        self, specs: Sequence[EpisodeSpec | Exception], kind: int, on_step: OnStep | None
-    ) -> list[Episode]:
-        rules, episodes = self._rules(kind), []
-        with np.errstate(all="ignore"):
-            for played in self.play_episodes(specs, len(specs), rules, self._statistics, on_step):
-                if isinstance(played, Exception):
-                    raise played
-                episodes.append(played)
-        return episodes
+def seeds_of(row: Any) -> list[list[int]]:
+    """The environment seeds of a row's individuals. A row without any, which asks for a snapshot of
+    a model, counts as an episode of seed 0.
+    """
+    parts = row["seeds"].tolist()[: int(row["players"])]
+    return [[seed for seed in part if seed >= 0] or [0] for part in parts]
 
 
 def failure_code(error: Exception) -> int:
@@ -513,16 +501,6 @@ def failure_code(error: Exception) -> int:
     if isinstance(error, StrategyFailure):
         return STRATEGY_FAILED
     return HOST_FAILED if isinstance(error, OSError | MemoryError) else EPISODE_FAILED
-
-
-def mean_behaviour(episodes: Sequence[Episode]) -> Floats:
-    """The mean over an individual's episodes, summed in order in float64."""
-    first, *others = [one.behaviour for one in episodes if one.behaviour is not None]
-    total = first.astype(np.float64)
-    for behaviour in others:
-        total = total + behaviour
-    mean: Floats = (total / len(episodes)).astype("<f4")
-    return mean
 
 
 def moments_of(episode: Episode, numbers: Places | None) -> tuple[int, Any, Any]:
@@ -561,22 +539,34 @@ def join(
             f"install its package on this host, or start this worker with {ALLOW}={INSTALLED},"
             f"{module[:80]}"
         )
-    if config.model:
-        table = table or NoiseTable.open(config.noise_size, noise_folder)
-        player: Player = import_module("workers.model_player").join_model(config, control, table)
-        return player
-    request = EnvironmentRequest.of(config)
-    control.begin_episode({})  # an environment may hang when it is made
-    made: Player | None = None
+    noise = partial(NoiseTable.open, config.noise_size, noise_folder)
+    control.begin_episode({})  # an environment or a model may hang when it is made
     try:
-        spec = describe(request)
-        policy = make_policy(
-            *(config, spec.observation_size, spec.action, spec.observation_shape),
-            make_reference_batch(config),
-        )
-        limit_blas_threads()  # also those of libraries that a user's policy has imported
-        env, envs = open_environment(request), open_vector_environment(request)
-        player = made = Player(config, spec, policy, env, envs, control=control)
+        if config.model:
+            make = import_module("workers.model_player").ModelPlayer
+            model_player: Player = make(config, table or noise(), control)
+            return model_player
+        player = join_environment(config, control)
+    # This host lacks something, such as a module with the user's strategy.
+    except (UsageError, MissingPackage) as error:
+        raise Refusal(str(error)) from None
+    finally:
+        control.end_episode()
+    player.noise = table or noise()
+    return player
+
+
+def join_environment(config: RunConfig, control: EpisodeControl) -> Player:
+    request = EnvironmentRequest.of(config)
+    spec = describe(request)
+    policy = make_policy(
+        *(config, spec.observation_size, spec.action, spec.observation_shape),
+        make_reference_batch(config),
+    )
+    limit_blas_threads()  # also those of libraries that a user's policy has imported
+    env, envs = open_environment(request), open_vector_environment(request)
+    player = Player(config, spec, policy, env, envs, control=control)
+    try:
         _ = player.strategy  # made now, so that a setting that it refuses is known
         player.numerics, player.backend = fingerprint(player), resolve_backend(spec.backend)
         portable = portable_request(request)
@@ -589,36 +579,36 @@ def join(
                     f"episodes of {config.problem} here: compare this host's packages, or use "
                     f"--backend {portable.backend}"
                 )
-        made = None
-    # This host lacks something, such as a module with the user's strategy.
-    except (UsageError, MissingPackage) as error:
-        raise Refusal(str(error)) from None
-    finally:
-        control.end_episode()
-        if made is not None:
-            made.close()
-    player.noise = table or NoiseTable.open(config.noise_size, noise_folder)
+    except BaseException:
+        player.close()
+        raise
     return player
 
 
 def fingerprint(player: Player) -> str:
-    """Digest of a fixed policy's fixed episode, played twice with another episode between.
-
-    Raises EnvironmentFailure if the two differ, unless the config allows it: a slot's result would
-    then depend on the worker and the time.
-    """
+    """Digest of a fixed policy's fixed episode. Raises EnvironmentFailure if it does not repeat."""
     config = player.config
     parameters = player.policy.initial(initial_parameters_seed(config.seed), "normal")
+    cure = (
+        "take seed as the second argument, and draw all randomness from it"
+        if config.objective
+        else "seed all its randomness in reset"
+    )
     traces = [episode_trace(player, parameters, seed) for seed in CHECK_SEEDS]
-    if traces[0] != traces[2] and not config.allow_nondeterministic:
-        cure = (
-            "take seed as the second argument, and draw all randomness from it"
-            if config.objective
-            else "seed all its randomness in reset"
-        )
+    return digest_of_repeats(
+        config, traces, f"the same seed and actions gave different episodes; {cure}"
+    )
+
+
+def digest_of_repeats(config: RunConfig, traces: Sequence[bytes], complaint: str) -> str:
+    """Digest of what was played first and, with something else between, last. Raises
+    EnvironmentFailure if the two differ, unless the config allows it: a slot's result would then
+    depend on the worker and the time.
+    """
+    if traces[0] != traces[-1] and not config.allow_nondeterministic:
         raise EnvironmentFailure(
-            f"{config.problem} does not repeat itself: the same seed and actions gave different "
-            f"episodes; {cure}, or use --allow-nondeterministic and lose reproducible results"
+            f"{config.problem} does not repeat itself: {complaint}, or use "
+            "--allow-nondeterministic and lose reproducible results"
         )
     return bytes_digest(traces[0])
 

@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -38,7 +38,7 @@ from es_queue.host import process_limit_hint
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import bytes_digest, limit_blas_threads
 from es_queue.private_files import host_private_directory, replacing, take_lock
-from es_queue.protocol.connection import Retry, clone_client
+from es_queue.protocol.connection import clone_client
 from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import CRASH_REPORT, PUBLICATION, Block, Task
 from es_queue.protocol.store import WorkerStore
@@ -49,12 +49,11 @@ from workers.heartbeat import (
     Heartbeat,
     Leaving,
     WorkerMetrics,
-    leave_in_outage,
     metrics_endpoint,
     served_metrics,
     worker_info,
 )
-from workers.player import Player, Refusal, join
+from workers.player import Data, Player, Refusal, join
 
 #: The reason to leave that tells es-worker to send this worker to another run.
 CANNOT_JOIN = "it cannot join this run, and another run is training"
@@ -63,10 +62,9 @@ MAX_TRACE = 4000
 MOST_WAIT = 5
 #: Seconds that a claim may wait, well below the socket's own time-out.
 MAX_WAIT = 2.0
-MIN_SHARED_BYTES = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
+MIN_SHARED_BYTES = 2**18  # below, asking Redis is cheaper than a lock and a file
 NEW = ".new"
 LOCK_SECONDS = 5.0
-Data = bytes | memoryview
 #: Letters of one line on the worker's terminal.
 MAX_LINE = 2000
 
@@ -79,112 +77,93 @@ def print_line(run: str, text: str) -> None:
         print(f"es-queue {run}: {sanitize(text, MAX_LINE)}", file=sys.stdout, flush=True)
 
 
+@dataclass
 class Seat:
     """A worker's place in a run for a while.
 
     name: of the worker, as people see it
     rq_name: of the RQ worker whose orders to stop count; empty if RQ did not start it
     owns_process: whether this process exists only for the seat, so that it may end itself
-    parent: process that it must not outlive, see ``heartbeat.orphan_reason``
+    parent: process that it must not outlive, None for any
     has_other_work: whether another run waits for a worker; asked if this run has no master, or
     refuses this worker
     queues_before: RQ queues whose jobs its worker must run first
-    say: takes what people at the worker's terminal should read
+    print_line: shows a line about the run to people at the worker's terminal
     """
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        run: str,
-        clocks: Clocks,
-        name: str,
-        *,
-        rq_name: str = "",
-        owns_process: bool = False,
-        parent: int | None = None,
-        has_other_work: Callable[[redis.Redis], bool] = lambda client: False,
-        queues_before: Sequence[str] = (),
-        say: Callable[[str, str], None] = print_line,
-    ) -> None:
-        self._client, self.run, self.clocks, self.name = client, run, clocks, name
-        self._rq_name, self._owns_process, self._parent = rq_name, owns_process, parent
-        self._has_other_work, self._say = has_other_work, say
-        self._queues_before = queues_before
-        self._control = EpisodeControl()
+    client: redis.Redis
+    run: str
+    clocks: Clocks
+    name: str
+    rq_name: str = ""
+    owns_process: bool = False
+    parent: int | None = None
+    has_other_work: Callable[[redis.Redis], bool] = lambda client: False
+    queues_before: Sequence[str] = ()
+    print_line: Callable[[str, str], None] = print_line
+    control: EpisodeControl = field(default_factory=EpisodeControl)
 
     def say(self, text: str) -> None:
-        self._say(self.run, text)
+        self.print_line(self.run, text)
 
     def join_and_serve(self) -> str:
         """Join, serve, leave; returns why it left. If the last seat on this worker did not end in
         order, this one waits first, longer each time.
         """
-        control = self._control
-        if self._owns_process:
-            install_sigterm(control)
-        if self._rq_name:
-            signal.signal(signal.SIGALRM, partial(leave_at_once, control))
+        control = self.control
+        if self.owns_process:  # a worker that runs jobs itself keeps RQ's handler
+            signal.signal(signal.SIGTERM, lambda *_: control.leave("SIGTERM"))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+        if self.rq_name:
+            signal.signal(signal.SIGALRM, self._leave_at_once)
         # A fork shares the global generators of its parent. A user's code can use them.
         random.seed(os.urandom(16))
         np.random.seed(int.from_bytes(os.urandom(4), "little"))
         limit_blas_threads()
-        guard = CrashGuard(self.name)
-        retry = Retry(on_outage=leave_in_outage(control, self._parent))
-        worker = make_worker_id(platform.node())
-        store = WorkerStore(self._client, self.run, worker, self._rq_name, retry)
-        reason = ""
+        guard, retry = CrashGuard(self.name), control.retry(self.parent)
+        worker, reason = make_worker_id(platform.node()), ""
+        store = WorkerStore(self.client, self.run, worker, self.rq_name, retry)
         try:
-            seconds, how, trace = guard.begin_seat(self.run, keeps_traces=self._owns_process)
-            if seconds > 0 and self._rq_name:  # RQ would send the next seat at once
+            seconds, how, trace = guard.begin_seat(self.run, keeps_traces=self.owns_process)
+            if seconds > 0 and self.rq_name:  # RQ would send the next seat at once
                 self.say(f"joins in {seconds:g} s: the last seat on worker {self.name} {how}")
-                wait_or_leave(control, seconds, self.clocks.leave_poll)
+                self._wait(seconds)
             if trace:
                 store.report(f"{CRASH_REPORT}{last_place(trace)}", trace=trace)
             self._serve(store)
-            guard.end_seat()
         except Leaving:
-            guard.end_seat()
+            pass
         except EsQueueError as error:
             reason = str(error)
-            guard.end_seat(reason)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}{process_limit_hint(str(error))}"
-            guard.end_seat(reason)
             retry.give_up_after(0.0)
             with suppress(Exception):
                 store.report(repr(error)[:400], trace=traceback.format_exc(limit=-12))
         finally:
             store.depart()
+        guard.end_seat(reason)
         reason = reason or control.leave_reason
         self.say(f"left: {reason}")
         return reason
 
     def _serve(self, store: WorkerStore) -> None:
-        control, clocks = self._control, self.clocks
-        raw = store.config()
+        control, clocks, raw = self.control, self.clocks, store.config()
         if raw is None:
             control.leave("the run is gone")
             return
         config, unreadable = load_config(raw)
-        about = {
-            "rq_name": self._rq_name,
-            "backend": config.backend,
-            "block": "",
-            "steps_per_second": "0",
-            "late": "0",
-            **worker_info(clocks),
-        }
-        client = clone_client(self._client)
-        retry = Retry(60, leave_in_outage(control, self._parent))
+        about = {"rq_name": self.rq_name, "backend": config.backend, **worker_info(clocks)}
+        client, retry = clone_client(self.client), control.retry(self.parent, 60)
         heartbeat = Heartbeat(
-            WorkerStore(client, self.run, store.worker, self._rq_name, retry, self._queues_before),
+            WorkerStore(client, self.run, store.worker, self.rq_name, retry, self.queues_before),
             control,
             about,
             clocks,
             config,
-            owns_process=self._owns_process,
-            parent=self._parent,
-            has_other_work=lambda: self._has_other_work(client),
+            owns_process=self.owns_process,
+            parent=self.parent,
+            has_other_work=lambda: self.has_other_work(client),
             say=self.say,
         )
         store.arrive(about, clocks.beat_ttl)
@@ -222,13 +201,23 @@ class Seat:
                         self.say(f"cannot join: {error}; it tries again")
                     about.pop("numerics", "")
                     about["refuses"] = said = reason
-                    if not self._rq_name and self._has_other_work(self._client):
+                    if not self.rq_name and self.has_other_work(self.client):
                         control.leave(CANNOT_JOIN)
-                    # 1, 2, 4 … 60 seconds
-                    wait_or_leave(control, float(min(60, 2 ** min(refusals, 6))), clocks.leave_poll)
+                    self._wait(min(60, 2 ** min(refusals, 6)))  # 1, 2, 4 … 60 seconds
                     refusals += 1
                     if store.config() not in (raw, None):  # the next seat reads them
                         control.leave("the run's settings have changed")
+
+    def _wait(self, seconds: float) -> None:
+        """Unless the worker must leave."""
+        until = time.monotonic() + seconds
+        while not self.control.leave_reason and (left := until - time.monotonic()) > 0:
+            time.sleep(min(self.clocks.leave_poll, left))
+
+    def _leave_at_once(self, *_: object) -> None:
+        """RQ's alarm: the job's time is over, which is no failure of an episode."""
+        self.control.leave("the time of its RQ job is over")
+        raise Leaving
 
     def _stop_heartbeat(self, heartbeat: Heartbeat) -> None:
         heartbeat.stop()
@@ -239,22 +228,17 @@ class Seat:
         """Metrics for Prometheus, if the user has set a port. What fails here costs no seat."""
         try:
             if (endpoint := metrics_endpoint()) is not None:
-                labels = {"run": self.run, "worker": worker}
-                metrics = WorkerMetrics(labels, self._control)
+                metrics = WorkerMetrics({"run": self.run, "worker": worker}, self.control)
                 port = stack.enter_context(served_metrics(metrics, *endpoint))
                 self.say(f"metrics on port {port} of {endpoint[0]}")
         except (ImportError, OSError, UsageError, ValueError) as error:  # of an odd host name, too
             self.say(f"no metrics: {error}")
 
 
-def last_place(trace: str) -> str:
-    """The signal and the line of code in a traceback of faulthandler, in words."""
-    fatal = re.match(r"Fatal Python error: (.{1,80})", trace)
-    place = re.search(
-        r'Current thread .*\n  File "(?:.*[/\\])?(.{1,80}?)", line (\d+) in (.{1,80})', trace
-    )
-    signal_words = f": {fatal[1]}" if fatal else ""
-    return signal_words + (f", in {place[3]} ({place[1]}, line {place[2]})" if place else "")
+def make_worker_id(host: str) -> str:
+    """``<host>-<pid>-<6 hex>``, new for each seat, so that no claims list is shared."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", host)[:100] or "host"
+    return f"{name}-{os.getpid()}-{os.urandom(3).hex()}"
 
 
 class CrashGuard:
@@ -264,7 +248,7 @@ class CrashGuard:
     """
 
     def __init__(self, name: str) -> None:
-        safe = "".join(letter if letter.isalnum() else "_" for letter in name)[:80] or "worker"
+        safe = re.sub(r"\W", "_", name)[:80] or "worker"
         folder = host_private_directory()
         self._path = folder / f"{safe}.seat" if folder else None
         self._file: TextIO | None = None  # open while the seat lasts
@@ -274,13 +258,12 @@ class CrashGuard:
         """Note that a seat begins. Returns seconds to wait first, how the last seat ended, and the
         traceback that it left, if it was in the same run.
         """
-        if self._path is None:
-            return 0.0, "", ""
         count, how, trace = 0, "", ""
+        if self._path is None:
+            return 0.0, how, trace
         with suppress(OSError):
             if self._path.exists():
-                text = self._path.read_text(errors="replace")[:MAX_TRACE]
-                head, _, trace = text.partition("\n")
+                head, _, trace = self._path.read_text(errors="replace")[:MAX_TRACE].partition("\n")
                 number, owner, how = (*head.split(" ", 2), "", "")[:3]
                 count = int(number) if number.isdigit() else 0
                 trace = trace if owner == run else ""
@@ -293,7 +276,7 @@ class CrashGuard:
                 self._keeps_traces = True
         return float(min(MOST_WAIT, 2 ** (count - 1))) if count else 0.0, how, trace
 
-    def end_seat(self, reason: str = "") -> None:
+    def end_seat(self, reason: str) -> None:
         """The seat ends in order, or with an error that the next one mentions."""
         if self._keeps_traces:
             faulthandler.disable()
@@ -308,28 +291,14 @@ class CrashGuard:
                 self._path.unlink(missing_ok=True)
 
 
-def wait_or_leave(control: EpisodeControl, seconds: float, poll: float) -> None:
-    until = time.monotonic() + seconds
-    while not control.leave_reason and time.monotonic() < until:
-        time.sleep(min(poll, max(0.0, until - time.monotonic())))
-
-
-def make_worker_id(host: str) -> str:
-    """``<host>-<pid>-<6 hex>``, new for each seat, so that no claims list is shared."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", host)[:100] or "host"
-    return f"{name}-{os.getpid()}-{os.urandom(3).hex()}"
-
-
-def install_sigterm(control: EpisodeControl) -> None:
-    """SIGTERM means leave cleanly. A worker that runs jobs itself keeps RQ's handler."""
-    signal.signal(signal.SIGTERM, lambda *_: control.leave("SIGTERM"))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
-
-
-def leave_at_once(control: EpisodeControl, *_: object) -> None:
-    """RQ's alarm: the job's time is over, which is no failure of an episode."""
-    control.leave("the time of its RQ job is over")
-    raise Leaving
+def last_place(trace: str) -> str:
+    """The signal and the line of code in a traceback of faulthandler, in words."""
+    fatal = re.match(r"Fatal Python error: (.{1,80})", trace)
+    place = re.search(
+        r'Current thread .*\n  File "(?:.*[/\\])?(.{1,80}?)", line (\d+) in (.{1,80})', trace
+    )
+    words = f": {fatal[1]}" if fatal else ""
+    return words + (f", in {place[3]} ({place[1]}, line {place[2]})" if place else "")
 
 
 # --- the run's parameters and settings
@@ -488,13 +457,14 @@ class ParameterCache:
     Each reader checks the digest itself. A file is replaced and never changed, so a mapping stays
     valid.
 
-    It raises no errors: if the folder cannot be used, every worker fetches for itself.
+    If the folder cannot be used, every worker fetches for itself.
+
+    lock_seconds: seconds to wait for another worker that fetches
     """
 
     def __init__(
         self, run: str, folder: Path | None = None, lock_seconds: float = LOCK_SECONDS
     ) -> None:
-        """``lock_seconds``: seconds to wait for another worker that fetches."""
         self._run, self._lock_seconds = run, lock_seconds
         self._folder = folder or host_private_directory()
 
@@ -519,28 +489,25 @@ class ParameterCache:
                 return shared
             data = data_if_valid(fetch(), size, digest)
             if data is not None:
-                self._store(path, data)
+                self._remove_publications(self._folder)
+                fresh = path.with_name(path.name + NEW)
+                with suppress(OSError), replacing(path, fresh=fresh) as file:
+                    file.write(data)
                 return data_if_valid(map_file(path), size, digest) or data
         return None
 
     def remove_run(self) -> None:
         if self._folder is None:
             return
+        self._remove_publications(self._folder)
         with suppress(OSError):
-            self._remove_publications(self._folder)
             (self._folder / f"{self._run}.lock").unlink(missing_ok=True)
 
     def _remove_publications(self, folder: Path) -> None:
-        for old in folder.glob(f"{self._run}-*"):
-            if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-").removesuffix(NEW)):
-                old.unlink(missing_ok=True)
-
-    def _store(self, path: Path, data: Data) -> None:
-        """Replace the host's files of this run's former publications."""
         with suppress(OSError):
-            self._remove_publications(path.parent)
-        with suppress(OSError), replacing(path, fresh=path.with_name(path.name + NEW)) as file:
-            file.write(data)
+            for old in folder.glob(f"{self._run}-*"):
+                if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-").removesuffix(NEW)):
+                    old.unlink(missing_ok=True)
 
 
 def data_if_valid(data: Data | None, size: int, digest: str) -> Data | None:

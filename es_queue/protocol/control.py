@@ -11,15 +11,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import redis
 
 from es_queue.errors import DecodeError, RedisError
 from es_queue.files import parse_json
 from es_queue.protocol import keys
-from es_queue.protocol.connection import Retry, read_field
+from es_queue.protocol.connection import Retry, Store, decode_text
 from es_queue.protocol.seats import close_seats
 
 STOP, PAUSE, CONTINUE, SET = VERBS = ("stop", "pause", "continue", "set")
@@ -80,17 +79,10 @@ class ControlRequest:
             and (generation is None or (type(generation) is int and 0 <= generation <= LATEST))
             and isinstance(settings, dict)
             and len(settings) <= MAX_SETTINGS
-            and all(map(_is_encodable, settings))
-            and all(
-                _is_encodable(value) if isinstance(value, str) else isinstance(value, int | float)
-                for value in settings.values()
-            )
+            and all(isinstance(value, Scalar) for value in settings.values())
+            # Surrogates can be neither printed nor stored.
+            and not re.search("[\ud800-\udfff]", "".join(map(str, [*settings, *settings.values()])))
         )
-
-
-def _is_encodable(text: str) -> bool:
-    """Whether a text has no surrogates, which can be neither printed nor stored."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 class LeaseStatus(NamedTuple):
@@ -100,39 +92,26 @@ class LeaseStatus(NamedTuple):
     holder: str | None
 
 
-class ControlClient:
+class ControlClient(Store):
     """Controls a run from another terminal. Every method raises RedisError."""
 
     def __init__(self, client: redis.Redis, run: str, seconds: float = 10.0) -> None:
         """seconds: how long to retry while the server does not respond"""
-        self._client: Any = client
-        self.run, self.keys = run, keys.RunKeys(run)
-        self._retry = Retry(seconds)
+        super().__init__(client, run, Retry(seconds))
 
     def lease_status(self) -> LeaseStatus:
-        def read() -> list[bytes | None]:
-            state = read_field(self._client, self.keys.progress, "state", MAX_TEXT)
-            return [state, self._client.getrange(self.keys.master, 0, MAX_TEXT - 1)]
-
-        values = self._retry(read)
-        return LeaseStatus(
-            *(value.decode("utf-8", "replace") if value else None for value in values)
-        )
+        holder = self._command("getrange", self.keys.master, 0, MAX_TEXT - 1)
+        return LeaseStatus(self.progress_field("state"), decode_text(holder) or None)
 
     def has_workers(self) -> bool:
         return next(self._names(f"{self.keys.worker('')}*"), None) is not None
-
-    def config(self) -> bytes | None:
-        """The run's settings as JSON, unchecked."""
-        raw: bytes | None = self._retry(lambda: self._client.getrange(self.keys.config, 0, 2**20))
-        return raw or None
 
     def send(self, request: ControlRequest) -> None:
         """Send a request, which the master reads within a second. Raises RedisError if a hundred
         already wait.
         """
         commands = self.keys.commands
-        if self._retry(lambda: self._client.llen(commands)) >= MAX_WAITING:
+        if self._command("llen", commands) >= MAX_WAITING:
             raise RedisError(
                 f"{MAX_WAITING} requests already wait for the master of {self.run}: it does not "
                 "read them"
@@ -143,18 +122,16 @@ class ControlClient:
             pipeline.lrem(commands, 0, request.encode()).rpush(commands, request.encode())
             pipeline.expire(commands, keys.RUN_SECONDS).execute()
 
-        self._retry(push)  # sent again, the same bytes are there once
+        self.retry(push)  # sent again, the same bytes are there once
 
     def withdraw(self, request: ControlRequest) -> None:
-        self._retry(lambda: self._client.lrem(self.keys.commands, 0, request.encode()))
+        self._command("lrem", self.keys.commands, 0, request.encode())
 
     def poll_reply(self, request: ControlRequest) -> str | None:
         """The master's reply to a request, or None."""
-        raw = self._retry(
-            lambda: read_field(self._client, self.keys.progress, "replies", MAX_REPLIES)
-        )
+        raw = self.progress_field("replies", MAX_REPLIES)
         try:
-            replies = parse_json(raw or b"", MAX_REPLIES)
+            replies = parse_json((raw or "").encode(), MAX_REPLIES)
         except DecodeError:
             return None
         text = replies.get(request.id) if isinstance(replies, dict) else None
@@ -164,18 +141,12 @@ class ControlClient:
         """Remove the run's seats and all its keys but the epoch, which soon expires; returns the
         number of keys.
         """
-        self._retry(self._close_seats)
+        self.retry(self._close_seats)
         deleted = 0
         for batch in self._batches():
-            deleted += self._retry(partial(self._client.unlink, *batch))
-        self._retry(
-            lambda: (
-                self._client.pipeline(transaction=True)
-                .zrem(keys.RUNS, self.run)
-                .expire(self.keys.epoch, EPOCH_SECONDS)
-                .execute()
-            )
-        )
+            deleted += self._command("unlink", *batch)
+        self._command("zrem", keys.RUNS, self.run)
+        self._command("expire", self.keys.epoch, EPOCH_SECONDS)
         return deleted
 
     def key_count(self) -> int:
@@ -188,15 +159,11 @@ class ControlClient:
                 yield kept
 
     def _names(self, pattern: str) -> Iterator[list[bytes]]:
-        cursor = 0
-        while True:
-            cursor, names = self._retry(
-                partial(self._client.scan, cursor, match=pattern, count=500)
-            )
+        cursor: int | None = None
+        while cursor != 0:
+            cursor, names = self._command("scan", cursor or 0, match=pattern, count=500)
             if names:
                 yield names
-            if cursor == 0:
-                return
 
     def _close_seats(self) -> None:
         queues = [

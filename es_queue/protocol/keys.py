@@ -53,6 +53,9 @@ SEAT_ID = re.compile(
     r"-(?P<nonce>[0-9a-f]{6})-(?P<number>[0-9]{1,12})"
 )
 
+#: Why a worker leaves a run for another one.
+GIVE_WAY = "another run needs workers"
+
 RUN_SECONDS = 30 * 24 * 3600
 FINISHED_SECONDS = 24 * 3600
 

@@ -6,7 +6,7 @@ results are accepted at once. ``todo`` and claims are hints (rule 1): what a pub
 computed by the master, by a mask over its slot table.
 
 A string has at most 256 MB; then the next part begins. A comment at each command states whether it
-may be sent twice (rule 14); all commands of ``_send`` may.
+may be sent twice (rule 14); all of ``Store._command`` may.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     MAX_FIELD,
     Retry,
+    Store,
     is_outage,
     none_on_wrong_type,
-    read_field,
     refused_error,
     replies_of,
 )
 from es_queue.protocol.connection import decode_text as text_of
-from es_queue.protocol.messages import MAX_TASK, WORKER_ID, Block
+from es_queue.protocol.messages import WORKER_ID, Block
 
 #: Bytes of one read of results, of a piece of parameters (so that a slow reader costs the server no
 #: more), and of a part of a publication's results.
@@ -48,16 +48,35 @@ READ, PIECE, PART = 2**23, 2**20, 2**28
 BLOCKS_PER_SCRIPT, MOST_LOOKED_AT = 8192, 65536
 MOST_STAGING_ATTEMPTS, STAGED_SECONDS = 10, 600
 #: A server keeps no larger value than 512 MiB (proto-max-bulk-len).
-MAX_CONFIG, MAX_CHECKPOINT, MAX_ERRORS = 2**20, 2**29, 200
-MAX_RUNS_CHECKED, MAX_REQUESTS_READ, MAX_CLAIMS_READ = 500, 100, 100
+MAX_CHECKPOINT, MAX_ERRORS = 2**29, 200
+MAX_RUNS_CHECKED, MAX_REQUESTS_READ = 500, 100
+#: A worker holds one block or two. What is beyond these is not a run's.
+MOST_HELD, MOST_WORKERS = 100, 20_000
+LONGEST_HISTORY = 10_000
 
 #: The fields of a worker's hash that a master reads; the others are for people.
 WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses", "busy", "late")
 Records = NDArray[Any]
-SCRIPTS = files("es_queue.protocol") / "scripts"
 WorkerInfos = Mapping[str, dict[str, str]]
 NO_WORKERS: WorkerInfos = MappingProxyType({})
 NONE_REFUSED: Mapping[str, int] = MappingProxyType({})
+
+
+def script_text(name: str) -> str:
+    """A script, after the limits that it shares with this module and, of a master's, the fence."""
+    limits = {
+        "RUNS": keys.RUNS,
+        "RUN_SECONDS": keys.RUN_SECONDS,
+        "PART": PART,
+        "MOST_LOOKED_AT": MOST_LOOKED_AT,
+        "MOST_HELD": MOST_HELD,
+        "MOST_WORKERS": MOST_WORKERS,
+        "LONGEST_HISTORY": LONGEST_HISTORY,
+    }
+    lines = [f"local {limit} = {value!r}\n" for limit, value in limits.items()]
+    folder = files("es_queue.protocol") / "scripts"
+    names = [name] if name == "answer" else ["fence", name]
+    return "".join([*lines, *((folder / f"{each}.lua").read_text() for each in names)])
 
 
 class Look(NamedTuple):
@@ -86,94 +105,45 @@ class ReadPosition:
     moments: int = 0
 
 
-@dataclass(frozen=True)
-class WorkerFlags:
-    """What a worker polls: the run's state, whether to leave, RQ's own flags.
+class WorkerFlags(NamedTuple):
+    """What a worker polls.
 
-    has_master: whether a master holds the run's lease; closed: whether the given publication was
-    replaced; has_jobs: whether jobs wait that its RQ worker must run first
+    state: of the run; has_master: whether a master holds its lease; closed: whether the given
+    publication was replaced; leave: why the worker must leave, empty if it may stay
     """
 
     state: str | None
-    is_leaving: bool = False
-    shutdown: bool = False
-    suspended: bool = False
     has_master: bool = True
     closed: bool = False
-    has_jobs: bool = False
-
-
-class Store:
-    """Shared by both sides: a client, the run's keys, and retries."""
-
-    def __init__(self, client: redis.Redis, run: str, retry: Retry | None) -> None:
-        self.run = run
-        self.keys = keys.RunKeys(run)
-        self.retry = retry or Retry()
-        self._client: Any = client
-
-    def _send(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """Send a command that may be sent twice, until the server responds; returns the reply."""
-        return self.retry(partial(getattr(self._client, command), *arguments, **options))
-
-    @property
-    def outages(self) -> int:
-        """How often the server did not respond; after a change, heartbeats may have lapsed (rule
-        7).
-        """
-        return self.retry.outages
-
-    def progress_field(self, name: str) -> str | None:
-        """A field of the run's progress as a master last wrote it; None if missing or too long."""
-        return text_of(self.retry(partial(read_field, self._client, self.keys.progress, name)))
-
-    def config(self) -> bytes | None:
-        """The run's configuration, None if there is no such run."""
-        return self._read(self.keys.config, MAX_CONFIG)
-
-    def task(self) -> bytes | None:
-        """The header of the open publication."""
-        return self._read(self.keys.task, MAX_TASK)
-
-    def _read(self, key: str, most: int) -> bytes | None:
-        """At most a byte more than there may be."""
-        return self._send("getrange", key, 0, most) or None
+    leave: str = ""
 
 
 class MasterStore(Store):
-    """The master's side over one client. All of its scripts are fenced and may be sent twice
-    (rules 3, 14).
-    """
+    """The master's side. All of its scripts are fenced and may be sent twice (rules 3, 14)."""
 
     def __init__(self, client: redis.Redis, run: str, retry: Retry | None = None) -> None:
         super().__init__(client, run, retry)
         self._positions: dict[str, ReadPosition] = {}
-        fence = (SCRIPTS / "fence.lua").read_text()
         self._scripts = {
-            name: self._client.register_script(fence + (SCRIPTS / f"{name}.lua").read_text())
+            name: self._client.register_script(script_text(name))
             for name in ("open", "issue", "look", "renew", "finish")
         }
-        self._answer_script = (SCRIPTS / "answer.lua").read_text()
-
-    def _named(self, *suffixes: str) -> list[str]:
-        """The keys of a script: two that every script has, then those of the run's ``suffixes``."""
-        return [getattr(self.keys, suffix) for suffix in ("epoch", "progress", *suffixes)]
+        self._answer_script = script_text("answer")
 
     def _script(
         self,
         name: str,
-        names: Sequence[str],
         arguments: Sequence[Any] | Callable[[], Sequence[Any]],
         inspect: Callable[[Any], object] = lambda _: None,
     ) -> Any:
-        """Run one of the five scripts until the server responds; ``inspect`` gets each reply before
-        it ends an outage.
+        """Run a script until the server responds; ``inspect`` gets each reply before it ends an
+        outage.
         """
 
         def call() -> Any:
             try:
                 values = arguments() if callable(arguments) else arguments
-                reply = self._scripts[name](keys=names, args=values)
+                reply = self._scripts[name](keys=[self.keys.epoch], args=values)
                 inspect(reply)
                 return reply
             except redis.exceptions.ResponseError as error:
@@ -220,26 +190,18 @@ class MasterStore(Store):
         """
         names = {*keep, publication}
         self._positions = {name: at for name, at in self._positions.items() if name in names}
-        run_keys = self.keys
-        places = [
-            *self._named("task", "iteration", "todo", "config", "history", "checkpoint"),
-            *(keys.RUNS, run_keys.bell, run_keys.results(publication, 0)),
-            *(run_keys.moments(publication, 0), run_keys.parameters(publication)),
-        ]
         arguments = [
-            *(token, publication, publication.partition(".")[0], task, config),
-            _storable(checkpoint),
-            *(run_keys.prefix, self.run, time.time(), keys.RUN_SECONDS),
+            *(token, publication, task, config, _storable(checkpoint), time.time()),
             *_counted(progress),
             *_counted(history or {}),
-            *_counted(run_keys.lasting_keys()),
+            *_counted(self.keys.lasting_keys()),
             *_counted(keep),
         ]
         for _ in range(MOST_STAGING_ATTEMPTS):
             # Parameters first, under their own name, for a while only (rule 3).
-            place = run_keys.parameters(publication)
-            self._send("set", place, parameters, ex=STAGED_SECONDS)
-            previous, is_open = self._script("open", places, arguments)
+            place = self.keys.parameters(publication)
+            self._command("set", place, parameters, ex=STAGED_SECONDS)
+            previous, is_open = self._script("open", arguments)
             if is_open:
                 return text_of(previous)
         raise RedisError(
@@ -266,8 +228,7 @@ class MasterStore(Store):
             for start in range(0, len(entries) or 1, BLOCKS_PER_SCRIPT)
         ]
         for piece in reversed(pieces) if front else pieces:
-            arguments = [token, publication, task, int(front), keys.RUN_SECONDS, *_counted(piece)]
-            self._script("issue", self._named("task", "todo"), arguments)
+            self._script("issue", [token, publication, task, int(front), *_counted(piece)])
 
     # --- collect
 
@@ -324,7 +285,7 @@ class MasterStore(Store):
     def wait(self, seconds: float) -> None:
         """Until a worker has answered, at most so long."""
         # Twice: yes. A bell that was lost with its reply is heard at the next look.
-        self._send("blpop", [self.keys.bell], timeout=max(0.001, seconds))
+        self._command("blpop", [self.keys.bell], timeout=max(0.001, seconds))
 
     def look(
         self,
@@ -349,8 +310,7 @@ class MasterStore(Store):
             # Heartbeats were interrupted, too, if Redis was away since this look began (rule 7).
             is_grace = grace or self.retry.outages != outages
             return [
-                *(token, holder, int(lease * 1000), self.keys.prefix, MOST_LOOKED_AT),
-                *(int(is_grace), int(clear)),
+                *(token, holder, int(lease * 1000), int(is_grace), int(clear)),
                 *_counted(progress),
                 *_counted(refused),
                 *_counted(leaving),
@@ -358,10 +318,9 @@ class MasterStore(Store):
             ]
 
         # A worker's user may run this script, but not load it.
-        self._send("script_load", self._answer_script)
+        self._command("script_load", self._answer_script)
         stored, whole, _, todo, claims, dead, sizes = self._script(
             "look",
-            self._named("task", "master", "refused", "todo", "workers"),
             arguments,
             lambda reply: self.retry.record_refusal(str(text_of(reply[2]))[:200]),
         )
@@ -382,7 +341,7 @@ class MasterStore(Store):
 
     def epoch(self) -> str | None:
         """The stored fencing token."""
-        return text_of(self._send("get", self.keys.epoch))
+        return text_of(self._command("get", self.keys.epoch))
 
     def lease_holder(self) -> tuple[str | None, float]:
         """(the lease's holder, seconds until it expires)."""
@@ -396,8 +355,7 @@ class MasterStore(Store):
 
     def renew(self, token: str, holder: str, lease: float) -> None:
         """Renew the lease. A higher token takes over the run (rule 11)."""
-        arguments = [token, holder, int(lease * 1000)]
-        self._script("renew", [self.keys.epoch, self.keys.master], arguments)
+        self._script("renew", [token, holder, int(lease * 1000)])
 
     def finish(
         self,
@@ -410,15 +368,14 @@ class MasterStore(Store):
         """Close the open publications, write the last state and the counts of refused results, let
         all keys expire after ``seconds``.
         """
-        names = self._named("todo", "workers", "master", "checkpoint", "refused")
         arguments = [
-            *(token, self.keys.prefix, seconds, _storable(checkpoint)),
+            *(token, seconds, _storable(checkpoint)),
             *_counted(progress),
             *_counted(refused),
             *_counted(self.keys.lasting_keys()),
         ]
-        self._script("finish", names, arguments)
-        self._send("delete", self.keys.master)  # finish was fenced; a lease fences nobody
+        self._script("finish", arguments)
+        self._command("delete", self.keys.master)  # finish was fenced; a lease fences nobody
 
     def checkpoint(self) -> bytes | None:
         """The newest state, for a resume (rule 11)."""
@@ -461,15 +418,15 @@ class MasterStore(Store):
 
         infos = {}
         for name, reply in zip(*self.retry(read), strict=True):
-            if name not in known:
-                fields = zip(WORKER_FIELDS, map(text_of, reply or ()), strict=False)
+            if name in known:
+                about = known[name] if reply else {}
+            else:
+                texts = zip(WORKER_FIELDS, map(text_of, reply or ()), strict=False)
                 about = {
                     field: text
-                    for field, text in fields
+                    for field, text in texts
                     if text is not None and len(text) <= MAX_FIELD
                 }
-            else:
-                about = known[name] if reply else {}
             if about:
                 infos[name] = about
         return infos
@@ -482,7 +439,7 @@ class MasterStore(Store):
         """Requests from other terminals, oldest first, unchecked; a bounded number."""
         entries = self._list(self.keys.commands, 0, MAX_REQUESTS_READ - 1)
         if entries is None:  # a key of another type, which would never be emptied
-            self._send("unlink", self.keys.commands)
+            self._command("unlink", self.keys.commands)
         return entries or []
 
     def _list(self, key: str, start: int, stop: int) -> list[bytes] | None:
@@ -494,7 +451,7 @@ class MasterStore(Store):
     def forget_requests(self, requests: Sequence[bytes]) -> None:
         """Remove requests that were answered."""
         for entry in requests:
-            self._send("lrem", self.keys.commands, 0, entry)
+            self._command("lrem", self.keys.commands, 0, entry)
 
 
 class WorkerStore(Store):
@@ -515,21 +472,22 @@ class WorkerStore(Store):
         super().__init__(client, run, retry)
         self.worker = worker
         self._rq_name, self._queues_before = rq_name, queues_before
-        self._claims_key = self.keys.claims(worker)
+        self._claims_key, self._worker_key = self.keys.claims(worker), self.keys.worker(worker)
         self._held: list[bytes] | None = None  # as the last answer's reply has it, until used
-        self._worker_key = self.keys.worker(worker)
-        self._answer_script = self._client.register_script((SCRIPTS / "answer.lua").read_text())
+        self._answer_script = self._client.register_script(script_text("answer"))
 
     def parameters(self, publication: str, size: int) -> bytes | None:
         """Raises DecodeError for a reply that is no piece of them."""
         name, pieces = self.keys.parameters(publication), []
         for start in range(0, size, PIECE):
             count = min(size - start, PIECE)
-            piece = self._send("getrange", name, start, start + count - 1)
+            piece = self._command("getrange", name, start, start + count - 1)
             if len(_piece(piece, count)) < count:
                 return None
             pieces.append(piece)
         return b"".join(pieces)
+
+    # --- its life
 
     def arrive(self, about: Mapping[str, str], ttl: float) -> None:
         """The first beat, before the first claim (rule 7)."""
@@ -548,18 +506,14 @@ class WorkerStore(Store):
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
         """Heartbeat. Works when the server is out of memory, unless the key is gone."""
 
-        def live() -> list[Any]:
-            replies: list[Any] = (
-                self._client.pipeline(transaction=False)
-                .pexpire(self._worker_key, int(ttl * 1000))
-                .exists(self.keys.master)
-                .execute()
-            )
-            return replies
+        def live() -> Any:
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.pexpire(self._worker_key, int(ttl * 1000)).exists(self.keys.master)
+            return pipeline.execute()
 
         alive, has_master = self.retry(live)
         if not alive:
-            if self._send("exists", self.keys.config):  # a beat must not bring a purged run back
+            if self._command("exists", self.keys.config):  # no beat brings a purged run back
                 self.arrive(about, ttl)
             return
         # The set may have expired. It is made again only while there is a master: that of an ended
@@ -571,47 +525,63 @@ class WorkerStore(Store):
     def poll_flags(self, publication: str = "") -> WorkerFlags:
         """The leave flags, and whether ``publication`` has closed, in one round trip."""
 
-        def read() -> list[Any]:
-            pipeline = self._client.pipeline(transaction=False).hmget(
-                self.keys.progress, "state", "give_way", "publication"
-            )
+        def read() -> Any:
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.hmget(self.keys.progress, "state", "give_way", "publication")
             pipeline.exists(self.keys.master).exists(self.keys.parameters(publication))
             if self._rq_name:
                 pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date")
                 pipeline.exists(keys.RQ_SUSPENDED)
                 for queue in self._queues_before:
                     pipeline.llen(keys.rq_queue(queue))
-            replies: list[Any] = pipeline.execute()
-            return replies
+            return pipeline.execute()
 
-        replies = self.retry(read)
-        (state, give_way, newest), has_master, has_parameters, *orders = replies
+        (state, give_way, newest), has_master, has_parameters, *orders = self.retry(read)
         shutdown, suspended, *jobs = orders or (False, False)
-        asked_to_leave = self.worker.encode() in (give_way or b"").split(b" ")
+        reasons = {
+            "its RQ worker is stopping": shutdown,
+            "RQ is suspended": suspended,
+            "jobs wait on a queue that its RQ worker serves first": any(jobs),
+            keys.GIVE_WAY: self.worker.encode() in (give_way or b"").split(b" "),
+        }
         is_replaced = text_of(newest) not in (None, publication)  # if lost, it opens again
-        closed = bool(publication) and not has_parameters and is_replaced
         return WorkerFlags(
-            state=text_of(state),
-            is_leaving=asked_to_leave,
-            shutdown=bool(shutdown),
-            suspended=bool(suspended),
-            has_master=bool(has_master),
-            closed=closed,
-            has_jobs=any(jobs),
+            text_of(state),
+            bool(has_master),
+            closed=bool(publication) and not has_parameters and is_replaced,
+            leave=next((reason for reason, holds in reasons.items() if holds), ""),
         )
+
+    def report(self, reason: str, **more: object) -> None:
+        """Add to the run's errors; nothing is written for a run that is gone."""
+        if not self._command("exists", self.keys.config):
+            return
+        text = report_text(self.worker, reason, more)
+        pipeline = self._client.pipeline(transaction=True).rpush(self.keys.errors, text)
+        pipeline.ltrim(self.keys.errors, -MAX_ERRORS, -1).expire(self.keys.errors, keys.RUN_SECONDS)
+        with suppress(redis.exceptions.RedisError):
+            pipeline.execute()  # never sent again: the report would be there twice
+
+    def depart(self) -> None:
+        """Remove the worker's heartbeat."""
+        with suppress(redis.exceptions.RedisError):
+            # not worth waiting for: the beat lapses by itself
+            self._client.delete(self._worker_key)
+
+    # --- its blocks
 
     def held_blocks(self) -> list[Block]:
         """The worker's claims (rule 5); entries that are not blocks are dropped."""
         held, self._held = self._held, None
         if held is None:
-            held = self._send("lrange", self._claims_key, 0, MAX_CLAIMS_READ - 1)
+            held = self._command("lrange", self._claims_key, 0, MOST_HELD - 1)
         return [block for block in map(self._decode, held) if block]
 
     def _decode(self, entry: bytes) -> Block | None:
         try:
             return Block.decode(entry)
         except DecodeError:
-            self._send("lrem", self._claims_key, 0, entry)
+            self._command("lrem", self._claims_key, 0, entry)
             return None
 
     def claim(self, wait: float) -> Block | None:
@@ -638,29 +608,18 @@ class WorkerStore(Store):
         """Append the block's results and drop its claim, at once (rule 6). False if the publication
         has closed.
         """
-        self._held, name = None, block.publication
-        # Always from the first part on: nobody would read a later one if Redis has lost the others.
-        part = 0
-        while True:
-            names = [
-                self.keys.results(name, part),
-                self.keys.moments(name, part),
-                *(self._claims_key, self.keys.bell),
-                self.keys.results(name, 0),
-                self.keys.results(name, part + 1),
-            ]
-            arguments = [str(block), results, moments, PART, keys.RUN_SECONDS]
-            # Twice: yes, the first result of a slot counts.
-            status, *held = self.retry(partial(self._answer_script, keys=names, args=arguments))
-            if status >= 0:
-                self._held = held[0]
-                return bool(status)
-            part += 1
+        self._held = None
+        arguments = [str(block), results, moments]
+        # Twice: yes, the first result of a slot counts.
+        is_open, self._held = self.retry(
+            partial(self._answer_script, keys=[self._claims_key], args=arguments)
+        )
+        return bool(is_open)
 
     def drop(self, block: Block) -> None:
         """Forget a claim whose publication has closed."""
         self._held = None
-        self._send("lrem", self._claims_key, 0, str(block))
+        self._command("lrem", self._claims_key, 0, str(block))
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Return unfinished blocks to the head of todo, atomically (rule 13)."""
@@ -674,22 +633,6 @@ class WorkerStore(Store):
         pipeline.expire(self.keys.todo, keys.RUN_SECONDS)  # the run may have finished a moment ago
         with suppress(redis.exceptions.RedisError):
             pipeline.execute()  # never sent again; the master finds lost blocks
-
-    def report(self, reason: str, **more: object) -> None:
-        """Add to the run's errors; nothing is written for a run that is gone."""
-        if not self._send("exists", self.keys.config):
-            return
-        text = report_text(self.worker, reason, more)
-        pipeline = self._client.pipeline(transaction=True).rpush(self.keys.errors, text)
-        pipeline.ltrim(self.keys.errors, -MAX_ERRORS, -1).expire(self.keys.errors, keys.RUN_SECONDS)
-        with suppress(redis.exceptions.RedisError):
-            pipeline.execute()  # never sent again: the report would be there twice
-
-    def depart(self) -> None:
-        """Remove the worker's heartbeat."""
-        with suppress(redis.exceptions.RedisError):
-            # not worth waiting for: the beat lapses by itself
-            self._client.delete(self._worker_key)
 
 
 def report_text(worker: str, reason: str, more: Mapping[str, object]) -> str:

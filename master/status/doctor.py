@@ -42,6 +42,8 @@ from es_queue.errors import (
 from es_queue.files import read_file
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
+    START_SERVER,
+    explained,
     first_line,
     has_secret,
     is_local,
@@ -59,7 +61,6 @@ from master.status.snapshot import (
     DONE,
     LONGEST_NAME,
     ORPHANED,
-    START_SERVER,
     RedisReader,
     Run,
     idle_workers,
@@ -199,7 +200,7 @@ def check_server(server: RedisReader) -> Iterator[Finding]:
         if not problems:
             yield Finding("open", OK, f"a Unix socket: {text}" if on_socket else text)
     except (redis.exceptions.RedisError, OSError) as error:
-        yield redis_failure(server.to_redis_error(error))
+        yield redis_failure(explained(client, server.name, error))
 
 
 def check_information(information: Mapping[str, Any], is_private: bool) -> Iterator[Finding]:

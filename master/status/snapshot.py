@@ -25,10 +25,8 @@ from es_queue.files import read_end, read_file
 from es_queue.protocol.connection import (
     MISTYPED_RUNS,
     OUTAGE_ERRORS,
-    authentication_error,
     client_from_url,
-    find_tls_problem,
-    first_line,
+    explained,
     redacted_url,
 )
 from es_queue.protocol.keys import (
@@ -81,8 +79,6 @@ LONGEST_REPORT, LONGEST_TRACE, MOST_REPORT_BYTES = 2**16, 100, 2**22
 #: Bytes of the settings in a run's folder, and of the end of metrics.jsonl for a list of runs.
 MOST_SETTINGS_BYTES, END_BYTES = 2**16, 2**20
 BUDGETS = {"generations": "generation", "max_steps": "env_steps", "max_seconds": "seconds"}
-#: The fix for a server that does not respond.
-START_SERVER = "start it, or correct RQ_REDIS_URL or --redis-url"
 
 Fields = dict[str, Value]
 WORKER = {name: unit for name, (unit, _) in WORKER_FIGURES.items()}
@@ -391,29 +387,16 @@ class RedisReader:
         try:
             answers = pipeline.execute(raise_on_error=False)
         except (redis.exceptions.RedisError, OSError) as error:
-            raise self.to_redis_error(error) from None
+            raise explained(self.client, self.name, error) from None
         for answer in answers:
             if isinstance(answer, FATAL_ERRORS):
-                raise self.to_redis_error(answer)
+                raise explained(self.client, self.name, answer)
             if isinstance(answer, Exception) and "unknown command" in str(answer):
                 raise RedisError(
                     f"{self.name} does not know a command of Redis; if it is a Sentinel, give the "
                     "URL of the server that it watches"
                 )
         return [None if isinstance(answer, Exception) else answer for answer in answers]
-
-    def to_redis_error(self, error: Exception) -> RedisError:
-        reason = first_line(error)
-        if isinstance(error, redis.exceptions.NoPermissionError):
-            return RedisError(
-                f"Redis at {self.name} grants this user too few rights to read ({reason}); it "
-                "needs +@read on es:*"
-            )
-        if isinstance(error, redis.exceptions.AuthenticationError):
-            return authentication_error(self.name, error)
-        if advice := find_tls_problem(self.client, error):
-            return RedisError(f"Redis at {self.name} cannot be used: {advice}")
-        return RedisError(f"Redis at {self.name} cannot be read ({reason}); {START_SERVER}")
 
 
 # --- folders

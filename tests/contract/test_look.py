@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from es_queue.protocol.keys import GIVE_WAY
 from tests.contract.places import (
     ABOUT,
     P0,
@@ -94,6 +95,6 @@ def test_a_look_asks_workers_to_give_way_until_the_next_does_not(place: Place) -
     place.publish(P0)
     worker, other = place.arrived(1), place.arrived(2)
     place.look(leaving=[worker.worker])
-    assert (worker.poll_flags().is_leaving, other.poll_flags().is_leaving) == (True, False)
+    assert (worker.poll_flags().leave, other.poll_flags().leave) == (GIVE_WAY, "")
     place.look()
-    assert not worker.poll_flags().is_leaving
+    assert not worker.poll_flags().leave

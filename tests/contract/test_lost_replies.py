@@ -11,10 +11,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from es_queue import protocol
 from es_queue.errors import RedisError
 from es_queue.protocol.connection import Retry, client_from_url
-from es_queue.protocol.store import MasterStore, WorkerStore
+from es_queue.protocol.store import MasterStore, WorkerStore, script_text
 from tests.contract.deaf import DeafProxy
 from tests.contract.places import (
     ABOUT,
@@ -34,8 +33,6 @@ from tests.contract.places import (
     worker_name,
 )
 
-SCRIPTS = Path(protocol.__file__).parent / "scripts"
-
 
 class Line:
     """Stores whose one connection runs through the proxy, and the place as it truly is."""
@@ -45,10 +42,9 @@ class Line:
         self.outages: list[float] = []
         self.master = MasterStore(client, RUN, Retry(5, self.outages.append))
         self.worker = WorkerStore(client, RUN, worker_name(1), retry=Retry(5, self.outages.append))
-        fence, *others = sorted(SCRIPTS.glob("*.lua"), key=lambda path: path.name != "fence.lua")
-        for path in others:  # or the first reply would be that there is no such script
-            text = path.read_text()
-            place.client.script_load(text if path.stem == "answer" else fence.read_text() + text)
+        for name in ("open", "issue", "look", "renew", "finish", "answer"):
+            # or the first reply would be that there is no such script
+            place.client.script_load(script_text(name))
         client.ping()  # the connection stands: the next reply is that of the next command
         place.client.config_resetstat()
 

@@ -249,11 +249,12 @@ def test_orders_carry_the_flags_of_rq(redis_place: RedisPlace) -> None:
     assert worker.poll_flags() == WorkerFlags(RUNNING)
     redis_place.client.hset("rq:worker:rq-two", "shutdown_requested_date", "now")
     redis_place.client.hset("rq:worker:", "shutdown_requested_date", "now")
-    assert not worker.poll_flags().shutdown and not redis_place.worker(2).poll_flags().shutdown
+    assert not worker.poll_flags().leave and not redis_place.worker(2).poll_flags().leave
     redis_place.client.hset("rq:worker:rq-one", "shutdown_requested_date", "now")
-    assert worker.poll_flags() == WorkerFlags(RUNNING, shutdown=True)
+    assert worker.poll_flags() == WorkerFlags(RUNNING, leave="its RQ worker is stopping")
+    redis_place.client.hdel("rq:worker:rq-one", "shutdown_requested_date")
     redis_place.client.set("rq:suspended", "1")
-    assert worker.poll_flags() == WorkerFlags(RUNNING, shutdown=True, suspended=True)
+    assert worker.poll_flags() == WorkerFlags(RUNNING, leave="RQ is suspended")
 
 
 def test_a_run_without_a_master_has_no_claim_to_workers_whatever_its_state(

@@ -1,23 +1,28 @@
--- Append a block's results and moments, and remove its claim, at once. A worker's script: it is not fenced.
--- Returns {1, what the worker holds}; {0, ...} when the publication has closed; {-1} when this part is full: use the next.
--- KEYS: results:<p>:<n> moments:<p>:<n> claims:<worker> bell results:<p>:0 results:<p>:<n+1>
--- ARGV: block results moments most seconds
-local most = tonumber(ARGV[4])
-local open = redis.call('EXISTS', KEYS[5]) == 1
+-- Append a block's results and moments to the first part that has room, and remove its claim, at once. A worker's script:
+-- it is not fenced. Parts are counted from the first one: nobody would read a later one if Redis has lost the others.
+-- Returns {whether the publication is open, what the worker still holds}.
+-- KEYS: claims:<worker>      ARGV: block results moments
+local run, publication = string.match(KEYS[1], '^es:[^:]*:'), string.match(ARGV[1], '^%S+')
+local function key(kind, part) return run .. kind .. publication .. ':' .. part end
+
+local open = redis.call('EXISTS', key('results:', 0)) == 1
 if open then
-  if redis.call('EXISTS', KEYS[6]) == 1 then return { -1 } end
-  local results, moments = redis.call('STRLEN', KEYS[1]), redis.call('STRLEN', KEYS[2])
-  if results + moments > 0 and (results + #ARGV[2] > most or moments + #ARGV[3] > most) then return { -1 } end
-  redis.call('APPEND', KEYS[1], ARGV[2])
-  redis.call('APPEND', KEYS[2], ARGV[3])
-  if KEYS[1] ~= KEYS[5] then
-    redis.call('EXPIRE', KEYS[1], ARGV[5])
-    redis.call('EXPIRE', KEYS[2], ARGV[5])
+  local part = 0
+  while redis.call('EXISTS', key('results:', part + 1)) == 1 do part = part + 1 end
+  local results = redis.call('STRLEN', key('results:', part))
+  local moments = redis.call('STRLEN', key('moments:', part))
+  local is_full = results + #ARGV[2] > PART or moments + #ARGV[3] > PART
+  if is_full and results + moments > 0 then part = part + 1 end
+  redis.call('APPEND', key('results:', part), ARGV[2])
+  redis.call('APPEND', key('moments:', part), ARGV[3])
+  if part > 0 then
+    redis.call('EXPIRE', key('results:', part), RUN_SECONDS)
+    redis.call('EXPIRE', key('moments:', part), RUN_SECONDS)
   end
-  if redis.call('LLEN', KEYS[4]) == 0 then
-    redis.call('RPUSH', KEYS[4], 1)
-    redis.call('EXPIRE', KEYS[4], ARGV[5])
+  if redis.call('LLEN', run .. 'bell') == 0 then
+    redis.call('RPUSH', run .. 'bell', 1)
+    redis.call('EXPIRE', run .. 'bell', RUN_SECONDS)
   end
 end
-redis.call('LREM', KEYS[3], 0, ARGV[1])
-return { open and 1 or 0, redis.call('LRANGE', KEYS[3], 0, 99) }
+redis.call('LREM', KEYS[1], 0, ARGV[1])
+return { open and 1 or 0, redis.call('LRANGE', KEYS[1], 0, MOST_HELD - 1) }

@@ -1,11 +1,9 @@
 -- Keep the lease, show progress, and look: whether Redis still has the publication, and who holds which blocks. Claims of
 -- the dead are removed; nothing is issued here. Progress is not worth failing for when memory is short.
 -- Returns {publication, whether it is whole, why the server refused to write, todo, claims of the living, claims of the
--- dead, bytes of each watched string}; todo is only a number when it is longer than ``most``.
--- KEYS: epoch progress task master refused todo workers
--- ARGV: token holder milliseconds prefix most grace clear {progress} {refused} {workers to give way} {watched strings}
-local holder, milliseconds, prefix, most = argument(), argument(), argument(), tonumber(argument())
-local grace, clear = argument() == '1', argument() == '1'
+-- dead, bytes of each watched string}; todo is only a number when it is longer than MOST_LOOKED_AT.
+-- ARGV: token holder milliseconds grace clear {progress} {refused} {workers to give way} {watched strings}
+local holder, milliseconds, grace, clear = argument(), argument(), argument() == '1', argument() == '1'
 local progress, refused, give_way, watched = list(), list(), list(), list()
 local trouble = ''
 local function attempt(...)
@@ -13,37 +11,36 @@ local function attempt(...)
   if type(reply) == 'table' and reply.err then trouble = reply.err end
   return reply
 end
-local stored = redis.call('HGET', KEYS[2], 'publication')
+local stored = redis.call('HGET', run .. 'progress', 'publication')
 -- A server out of memory refuses only a script's first write, so the first is one that changes nothing.
-if stored then attempt('HSET', KEYS[2], 'publication', stored) end
-keep_lease(attempt, KEYS[4], holder, milliseconds)
+if stored then attempt('HSET', run .. 'progress', 'publication', stored) end
+keep_lease(attempt, holder, milliseconds)
 if not stored then return { false, 0, trouble, {}, {}, {}, {} } end
-if #progress > 0 then attempt('HSET', KEYS[2], unpack(progress)) end
-if #refused > 0 then attempt('HSET', KEYS[5], unpack(refused)) end
+if #progress > 0 then attempt('HSET', run .. 'progress', unpack(progress)) end
+if #refused > 0 then attempt('HSET', run .. 'refused', unpack(refused)) end
 if #give_way > 0 then
-  attempt('HSET', KEYS[2], 'give_way', table.concat(give_way, ' '))
+  attempt('HSET', run .. 'progress', 'give_way', table.concat(give_way, ' '))
 else
-  redis.call('HDEL', KEYS[2], 'give_way')
+  redis.call('HDEL', run .. 'progress', 'give_way')
 end
-if clear then redis.call('UNLINK', KEYS[6]) end
+if clear then redis.call('UNLINK', run .. 'todo') end
 
-local found = redis.call('EXISTS', KEYS[3], prefix .. 'results:' .. stored .. ':0',
-  prefix .. 'moments:' .. stored .. ':0', prefix .. 'parameters:' .. stored)
-local todo = redis.call('LLEN', KEYS[6])
-if todo <= most then todo = redis.call('LRANGE', KEYS[6], 0, -1) end
+local found = redis.call('EXISTS', run .. 'task', run .. 'results:' .. stored .. ':0',
+  run .. 'moments:' .. stored .. ':0', run .. 'parameters:' .. stored)
+local todo = redis.call('LLEN', run .. 'todo')
+if todo <= MOST_LOOKED_AT then todo = redis.call('LRANGE', run .. 'todo', 0, -1) end
 
--- What a worker holds: one or two blocks.
 local claims, dead = {}, {}
-for _, worker in ipairs(members(KEYS[7])) do
-  local key = prefix .. 'claims:' .. worker
-  local held = redis.pcall('LRANGE', key, 0, 99)
+for _, worker in ipairs(workers()) do
+  local key = run .. 'claims:' .. worker
+  local held = redis.pcall('LRANGE', key, 0, MOST_HELD - 1)
   if held.err then redis.call('UNLINK', key) held = {} end
-  if grace or redis.call('EXISTS', prefix .. 'worker:' .. worker) == 1 then
+  if grace or redis.call('EXISTS', run .. 'worker:' .. worker) == 1 then
     claims[#claims + 1] = { worker, held }
   else
     dead[#dead + 1] = { worker, held }
     redis.call('UNLINK', key)
-    redis.call('SREM', KEYS[7], worker)
+    redis.call('SREM', run .. 'workers', worker)
   end
 end
 local sizes = {}

@@ -1,4 +1,3 @@
--- Keep the lease, from a thread of the master's own.
--- KEYS: epoch master      ARGV: token holder milliseconds
-keep_lease(redis.call, KEYS[2], argument(), argument())
+-- Keep the lease, from a thread of the master.      ARGV: token holder milliseconds
+keep_lease(redis.call, argument(), argument())
 return 1

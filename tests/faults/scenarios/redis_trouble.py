@@ -87,7 +87,7 @@ def emptied_in_publish(arena: Arena, count: int) -> Row:
 
     def befall() -> None:
         caught = proxy.caught
-        proxy.before(b"EVALSHA", b":iteration", act=trial.seen.client.flushall)
+        proxy.before(b"EVALSHA", b'"strategy"', act=trial.seen.client.flushall)
         wait_for(lambda: proxy.caught > caught, "the request is caught")
 
     again(trial, row, befall)

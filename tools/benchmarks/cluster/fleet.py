@@ -142,7 +142,7 @@ class Worker:
         self._fleet, self._host, self._link, self._life = fleet, host, link, life
         self._commands, self._mark = commands, worker_mark(name)
         self._publication = self._serving = ""
-        self._part = self._turn = 0
+        self._turn = 0
         self._poll = fleet.clocks.leave_poll
         self._last_beat = 0.0
 
@@ -211,7 +211,7 @@ class Worker:
             request = self._commands.parameters(task.publication, start, 4 * task.size)
             self._ask(request, lambda _: self._piece(task, start + PIECE, then))
             return
-        self._publication, self._part = task.publication, 0
+        self._publication = task.publication
         then()
 
     def _share(self, task: Task, block: Block) -> None:
@@ -236,10 +236,6 @@ class Worker:
 
         def answered(replies: Sequence[Reply]) -> None:
             status, *held = replies[0]
-            if status < 0:  # this part of the results is full
-                self._part += 1
-                self._ask(self._commands.answer(block, self._part, *records), answered)
-                return
             publication.late += not status
             if status:
                 publication.last_answer = time.monotonic()
@@ -247,7 +243,7 @@ class Worker:
                 self._fleet.plays.append((began, seconds))
             self._take(held[0])
 
-        self._ask(self._commands.answer(block, self._part, *records), answered)
+        self._ask(self._commands.answer(block, *records), answered)
 
     # --- the life
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from es_queue.protocol import keys
 from es_queue.protocol.messages import MAX_TASK, Block
-from es_queue.protocol.store import MAX_CLAIMS_READ, PART, PIECE, SCRIPTS
+from es_queue.protocol.store import MOST_HELD, PIECE, script_text
 
-ANSWER = (SCRIPTS / "answer.lua").read_text()
+ANSWER = script_text("answer")
 ANSWER_SHA = hashlib.sha1(ANSWER.encode(), usedforsecurity=False).hexdigest()
 
 Reply = Any
@@ -73,7 +73,7 @@ class Commands:
         )
         self.alive = (packed("PEXPIRE", life, milliseconds) + packed("EXISTS", own.master), 2)
         self.beat = (multi + hello + enrol + execute, 6)
-        self.held_blocks = (packed("LRANGE", self._claims_key, 0, MAX_CLAIMS_READ - 1), 1)
+        self.held_blocks = (packed("LRANGE", self._claims_key, 0, MOST_HELD - 1), 1)
         self.task = (packed("GETRANGE", own.task, 0, MAX_TASK), 1)
 
     def claim(self, wait: float) -> tuple[bytes, int]:
@@ -90,12 +90,9 @@ class Commands:
         stop = min(size, start + PIECE)
         return packed("GETRANGE", self._keys.parameters(publication), start, stop - 1), 1
 
-    def answer(self, block: Block, part: int, results: bytes, moments: bytes) -> tuple[bytes, int]:
-        own, name = self._keys, block.publication
-        places = [own.results(name, part), own.moments(name, part), self._claims_key, own.bell]
-        places += [own.results(name, 0), own.results(name, part + 1)]
-        values = (str(block), results, moments, PART, keys.RUN_SECONDS)
-        return packed("EVALSHA", ANSWER_SHA, len(places), *places, *values), 1
+    def answer(self, block: Block, results: bytes, moments: bytes) -> tuple[bytes, int]:
+        values = (str(block), results, moments)
+        return packed("EVALSHA", ANSWER_SHA, 1, self._claims_key, *values), 1
 
     def drop(self, block: Block) -> tuple[bytes, int]:
         return packed("LREM", self._claims_key, 0, str(block)), 1

@@ -91,7 +91,7 @@ SAME: dict[str, tuple[tuple[bytes, int], Any, list[Any]]] = {
         [b"x" * 9],
     ),
     "answer": (
-        commands().answer(BLOCK, 0, b"results", b"moments"),
+        commands().answer(BLOCK, b"results", b"moments"),
         lambda store: store.answer(BLOCK, b"results", b"moments"),
         [[1, []]],
     ),
