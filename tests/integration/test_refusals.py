@@ -114,7 +114,7 @@ def test_a_server_that_is_not_there(processes: Processes) -> None:
     process = processes.master(*flags(CARTPOLE), url="redis://127.0.0.1:1/0")
     said = sentence_of(process, 3)
     assert said.startswith("Redis at redis://127.0.0.1:1/0 cannot be reached (")
-    assert said.endswith("); start it or correct --redis-url")
+    assert said.endswith("); start it, or correct RQ_REDIS_URL or --redis-url")
 
 
 @contextmanager
