@@ -36,13 +36,11 @@ def encode(
 ) -> bytes:
     """The checkpoint of a state whose unperturbed policy is ``centre``."""
     statistics = state.statistics(config.obs_clip)
-    meta = {"generation": state.generation, "evaluation": None, "state": state.to_dict()}
+    arrays, values = state.save()
+    meta = {"generation": state.generation, "evaluation": None, "state": values}
     return pack(
-        {
-            **policy_arrays(config, centre, statistics.mean, statistics.std),
-            **state.to_arrays(),
-        },
-        {**policy_meta(config, spec, run), **meta},
+        policy_arrays(config, centre, statistics.mean, statistics.std) | arrays,
+        policy_meta(config, spec, run) | meta,
     )
 
 
@@ -100,7 +98,7 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
         arrays, meta = read_npz(data)
         return (
             RunConfig.of(meta["config"], "the checkpoint"),
-            RunState.from_checkpoint(arrays, meta["state"]),
+            RunState.restore(arrays, meta["state"]),
             str(meta["run"]),
         )
     except (KeyError, TypeError, AttributeError, EsQueueError) as error:

@@ -71,21 +71,27 @@ LONGEST_REASON = 4000
 class Chosen:
     """What a generation learns from: rows of each open table, in slot order.
 
-    trained: training rows; elites: repeated evaluations; centre: row of the unperturbed policy
-    under training's rules in the newest table, None if there is none; measured: rows of the other
-    centres there; surplus: training rows of the newest table beyond the batch
+    trained: training rows; elites: repeated evaluations
     """
 
     tables: Sequence[Slots]
     trained: Sequence[Rows]
     elites: Sequence[Rows]
-    centre: int | None
-    measured: Rows
-    surplus: Rows
 
     @property
     def newest(self) -> Slots:
         return self.tables[-1]
+
+    @cached_property
+    def centre(self) -> int | None:
+        """Row of the unperturbed policy under training's rules in the newest table, if played."""
+        first = self.newest.answered(self.newest.rows(CENTRE)[:1])
+        return int(first[0]) if len(first) else None
+
+    @property
+    def measured(self) -> Rows:
+        """Rows of the other centres there."""
+        return self.newest.rows(CENTRE)[1:]
 
     @cached_property
     def answered(self) -> Mask:
@@ -114,11 +120,13 @@ class Chosen:
         newest, tally = self.newest, self.newest.tally
         centre = 0 if self.centre is None else int(newest.table["steps"][self.centre].sum())
         more = self._steps(self.elites) + newest.steps(self.measured)
+        is_async = newest.config.schedule == ASYNC  # then the rest is for later generations
+        surplus = NO_ROWS if is_async else newest.rows(TRAIN)[len(self.trained[-1]) :]
         return {
             "episodes": self.individuals * episodes,
             "env_steps": self.steps + more,
             "eval_steps": self.evaluation_steps + centre,
-            "surplus_steps": newest.steps(self.surplus),
+            "surplus_steps": newest.steps(surplus),
             "lost_steps": tally.lost_steps,
             "duplicate": tally.refused["duplicate"] + tally.refused["conflict"],
             "refused": tally.refused.total(),
@@ -310,18 +318,12 @@ class Learner:
         """The rows of each table that the generation learns from: the shortest prefix of its own,
         or in the asynchronous schedule those of any that arrived first.
         """
-        newest, surplus = tables[-1], NO_ROWS
-        centres = newest.rows(CENTRE)
-        if self.is_async and len(centres):
+        newest, nothing = tables[-1], [NO_ROWS] * (len(tables) - 1)
+        if self.is_async and len(newest.rows(CENTRE)):
             trained = earliest(tables, self.population)
-            elites = [slots.fresh(ELITE) for slots in tables]
-        else:
-            first = newest.shortest_prefix(self.batch_size, self.config.min_steps)
-            nothing = [NO_ROWS] * (len(tables) - 1)
-            trained, elites = [*nothing, first], [*nothing, newest.rows(ELITE)]
-            surplus = newest.rows(TRAIN)[len(first) :]
-        centre = next(iter(newest.answered(centres[:1]).tolist()), None)
-        return Chosen(tables, trained, elites, centre, centres[1:], surplus)
+            return Chosen(tables, trained, [slots.fresh(ELITE) for slots in tables])
+        first = newest.shortest_prefix(self.batch_size, self.config.min_steps)
+        return Chosen(tables, [*nothing, first], [*nothing, newest.rows(ELITE)])
 
     def learn(
         self, state: RunState, chosen: Chosen
@@ -441,12 +443,12 @@ class Learner:
             self.strategy,
             self.spec,
             opened.generation,
-            [Span(*span) for span in opened.spans.tolist()],
+            [Span(*span) for span in opened.spans.reshape(-1, 3).tolist()],
             publication=opened.publication,
             step_limit=opened.step_limit,
             spread=opened.spread,
         )
-        for start, stop in opened.counted.tolist():
+        for start, stop in opened.counted.reshape(-1, 2).tolist():
             slots.table["state"][start:stop] = ANSWERED
             slots.table["used"][start:stop] = opened.generation
         return slots

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,6 @@ Arrays = dict[str, NDArray[Any]]
 TRAINING, CLOSING, ENDING = "training", "closing", "final"
 #: Why training ends by itself: settings that limit its generations, steps and seconds; its target.
 BUDGETS, TARGET = ("generations", "max_steps", "max_seconds"), "target"
-#: Names of a checkpoint's scalars.
-SCALARS = (
-    *("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation"),
-    *("reproducible", "epoch", "numerics", "origin", "recoveries", "noise"),
-)
-BEST_SCALARS = ("generation", "eval_mean", "confirmed")
-ANCHOR_SCALARS = ("generation", "step_limit", "std", "count")
-OPEN_ARRAYS = ("spread", "counted", "spans")
 
 
 @dataclass(frozen=True)
@@ -136,21 +127,6 @@ class OpenPublication:
     def generation(self) -> int:
         return publication_generation(self.publication)
 
-    @classmethod
-    def from_checkpoint(
-        cls, arrays: Mapping[str, NDArray[Any]], publication: str, step_limit: int
-    ) -> OpenPublication:
-        spread, counted, spans = (arrays[f"open.{publication}.{name}"] for name in OPEN_ARRAYS)
-        if counted.ndim != 2 or counted.shape[1] != 2 or spans.ndim != 2 or spans.shape[1] != 3:
-            raise ValueError("the counted slots are not ranges")
-        return cls(
-            publication,
-            int(step_limit),
-            spread.astype(np.float32),
-            counted.astype(np.int64),
-            spans.astype(np.int64),
-        )
-
 
 @dataclass(frozen=True)
 class RunState:
@@ -201,78 +177,84 @@ class RunState:
             **{name: getattr(self.counters, name) + value for name, value in more.items()},
         )
 
-    def to_arrays(self) -> Arrays:
-        arrays = prefixed("strategy.", self.strategy) | self.moments.to_arrays()
-        if self.best is not None:
-            best = {name: getattr(self.best, name) for name in ("parameters", "mean", "std")}
-            arrays |= prefixed("best.", best | prefixed("genome.", self.best.genome))
-        for older in self.open:
-            own = {name: getattr(older, name) for name in OPEN_ARRAYS}
-            arrays |= prefixed(f"open.{older.publication}.", own)
-        if (anchor := self.anchor) is not None:
-            arrays |= prefixed("anchor.", {**anchor.strategy, **anchor.moments.to_arrays()})
-        return arrays
-
-    def to_dict(self) -> dict[str, Any]:
-
-        def some(each: object, names: tuple[str, ...]) -> dict[str, Any] | None:
-            return None if each is None else {name: getattr(each, name) for name in names}
-
-        return {
-            **{name: getattr(self, name) for name in SCALARS},
-            "best": some(self.best, BEST_SCALARS),
-            "counters": asdict(self.counters),
-            "changes": [asdict(change) for change in self.changes],
-            "anchor": some(self.anchor, ANCHOR_SCALARS),
-            "open": [[older.publication, older.step_limit] for older in self.open],
-            "descent": asdict(self.descent),
-        }
+    def save(self) -> tuple[Arrays, dict[str, Any]]:
+        """Its arrays and its other values, for a checkpoint."""
+        arrays: Arrays = {}
+        return arrays, save_part(self, "", arrays)
 
     @classmethod
-    def from_checkpoint(
-        cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
-    ) -> RunState:
-        """Restore the output of ``to_arrays`` and ``to_dict``. Raises RunFolderError in one
-        sentence.
-        """
+    def restore(cls, arrays: Arrays, values: dict[str, Any]) -> RunState:
+        """The state that ``save`` gave these. Raises RunFolderError in one sentence."""
         try:
-            best, anchor = values["best"], values["anchor"]
-            if best is not None:
-                saved = without_prefix("best.", arrays)
-                genome = without_prefix("genome.", saved)
-                best = Best(saved["parameters"], saved["mean"], saved["std"], **best, genome=genome)
-            if anchor is not None:
-                saved = without_prefix("anchor.", arrays)
-                moments = RunningMoments.from_arrays(saved)
-                search = {name: saved[name] for name in saved if not name.startswith("moments_")}
-                anchor = RollbackPoint(strategy=search, moments=moments, **anchor)
-            return cls(
-                int(values["generation"]),
-                step_limit=int(values["step_limit"]),
-                strategy=without_prefix("strategy.", arrays),
-                moments=RunningMoments.from_arrays(arrays),
-                best=best,
-                counters=Counters(**values["counters"]),
-                changes=tuple(Change(**change) for change in values["changes"]),
-                anchor=anchor,
-                descent=CurrentDescent(**values["descent"]),
-                open=tuple(
-                    OpenPublication.from_checkpoint(arrays, *publication)
-                    for publication in values["open"]
-                ),
-                **{name: values[name] for name in SCALARS[2:]},
-            )
-        except (KeyError, TypeError, ValueError, DecodeError) as error:
+            state: RunState = restore_part(cls, values, "", arrays)
+            if not all(type(number) is int for number in (state.generation, state.step_limit)):
+                raise TypeError("its generation and step limit are whole numbers")
+        except (LookupError, TypeError, ValueError, DecodeError) as error:
             raise RunFolderError(
                 f"the checkpoint does not hold a run's state: {type(error).__name__} {error}"
             ) from None
+        return state
 
 
-def prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    return {f"{prefix}{name}": array for name, array in arrays.items()}
+#: Fields that are a strategy's own arrays, and those that are dataclasses, or several of them.
+STRATEGY_ARRAYS = ("strategy", "genome")
+PARTS = {
+    "best": Best,
+    "counters": Counters,
+    "changes": Change,
+    "anchor": RollbackPoint,
+    "descent": CurrentDescent,
+    "open": OpenPublication,
+}
 
 
-def without_prefix(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+def save_part(part: object, place: str, arrays: Arrays) -> dict[str, Any]:
+    """The values of a dataclass; its arrays go into ``arrays``, each under its place."""
+    values: dict[str, Any] = {}
+    for name, value in vars(part).items():
+        inside = f"{place}{name}."
+        if isinstance(value, RunningMoments):
+            arrays |= {f"{place}{key}": array for key, array in value.to_arrays().items()}
+        elif name in STRATEGY_ARRAYS:
+            arrays |= {f"{inside}{key}": array for key, array in value.items()}
+        elif isinstance(value, np.ndarray):
+            arrays[f"{place}{name}"] = value
+        elif isinstance(value, tuple):
+            numbered = enumerate(value)
+            values[name] = [save_part(each, f"{inside}{k}.", arrays) for k, each in numbered]
+        elif is_dataclass(value):
+            values[name] = save_part(value, inside, arrays)
+        else:
+            values[name] = value
+    return values
+
+
+def restore_part(kind: Any, values: dict[str, Any], place: str, arrays: Arrays) -> Any:
+    """The inverse. Raises LookupError, TypeError or ValueError for what is missing or unknown."""
+    found = dict[str, Any]()
+    for one in fields(kind):
+        name, value = one.name, values.get(one.name)
+        inside = f"{place}{name}."
+        if name == "moments":
+            found[name] = RunningMoments.from_arrays(without_prefix(place, arrays))
+        elif name in STRATEGY_ARRAYS:
+            found[name] = without_prefix(inside, arrays)
+        elif name not in values:
+            found[name] = arrays[f"{place}{name}"]
+        elif name in PARTS and isinstance(value, list):
+            parts = (
+                restore_part(PARTS[name], each, f"{inside}{k}.", arrays)
+                for k, each in enumerate(value)
+            )
+            found[name] = tuple(parts)
+        elif name in PARTS and isinstance(value, dict):
+            found[name] = restore_part(PARTS[name], value, inside, arrays)
+        else:
+            found[name] = value
+    return kind(**found)
+
+
+def without_prefix(prefix: str, arrays: Arrays) -> Arrays:
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()

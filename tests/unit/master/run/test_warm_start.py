@@ -53,7 +53,7 @@ def test_parameters_and_statistics_come_over_to_the_bit_and_the_optimiser_begins
         0,
     )
     assert state.origin.startswith("generation 3 of run old, digest ")
-    assert RunState.from_checkpoint(state.to_arrays(), state.to_dict()).origin == state.origin
+    assert RunState.restore(*state.save()).origin == state.origin
 
 
 def test_unknown_observations_begin_as_in_generation_0_and_are_soon_known() -> None:
