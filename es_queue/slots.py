@@ -508,7 +508,9 @@ class Slots:
 
 def _grown(table: Table, rows: int) -> Table:
     """The table with so many rows of zeros more."""
-    return np.concatenate([table, np.zeros(rows, table.dtype)]) if rows else table
+    grown: Table = np.zeros(len(table) + rows, table.dtype)
+    grown[: len(table)] = table
+    return grown
 
 
 def format_slot(slots: Slots, row: int) -> str:

@@ -22,7 +22,7 @@ from es_queue.environments.episode_rules import parse_bound, parse_step_limit
 from es_queue.environments.interface import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers, Mask
-from es_queue.numerics.statistics import FrozenStatistics, ReturnStatistics, return_statistics
+from es_queue.numerics.statistics import ReturnStatistics, return_statistics
 from es_queue.protocol.messages import CENTRE, CONFIRM, ELITE, EVAL, FINAL, TRAIN, Task
 from es_queue.slot_plan import max_slots, resolve_seed_sharing
 from es_queue.slots import (
@@ -281,7 +281,14 @@ class Learner:
 
         noise: digest of the noise table; poll: seconds between a worker's reads of the leave flags
         """
-        vector, statistics, identified = self.published(state)
+        vector = self.strategy.published(state.strategy)
+        identified = self.strategy.digest_input(state.strategy, vector)
+        statistics = state.statistics(self.config.obs_clip)
+        if state.stage == ENDING:  # the best parameters play, with the statistics of their time
+            best = state.best or self.best_policy(state, math.nan)
+            vector = np.zeros_like(vector)
+            vector[: len(best.parameters)] = best.parameters
+            statistics = replace(statistics, mean=best.mean, std=best.std)
         digest = vector_digest(self.strategy.checked_part(vector))
         task = Task(
             publication=slots.publication,
@@ -298,19 +305,6 @@ class Learner:
             moment=slots.shape.moments.itemsize,
         )
         return vector, task, digest if identified is vector else vector_digest(identified)
-
-    def published(self, state: RunState) -> tuple[Floats, FrozenStatistics, Floats]:
-        """The vector float32 [n], the statistics under which it plays, and the input of the run's
-        digest.
-        """
-        vector = self.strategy.published(state.strategy)
-        identified = self.strategy.digest_input(state.strategy, vector)
-        if state.stage != ENDING:
-            return vector, state.statistics(self.config.obs_clip), identified
-        best = state.best or self.best_policy(state, math.nan)
-        chosen = np.zeros_like(vector)
-        chosen[: len(best.parameters)] = best.parameters
-        return chosen, FrozenStatistics(best.mean, best.std, self.config.obs_clip), identified
 
     # --- what is learnt from it
 

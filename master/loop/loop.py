@@ -124,10 +124,10 @@ class Master:
         self._has_conflict, self._last_failure, self._failed_in_a_row = False, "", 0
         self._failures = DistinctNotes(LOGGER)
         self._touches_left = TOUCHES_PER_PAGE * -(-timeline.config.noise_size // PAGE_FLOATS)
-        #: When the run's seconds were last counted, and when this generation's collecting began;
-        #: both are put off by pauses.
-        self._counted_at = self._collect_began = time.monotonic()
-        self._polled_at = time.monotonic()
+        self._polled_at, self._paused_seconds = time.monotonic(), 0.0
+        #: When the run's seconds were last counted, and when this generation's collecting began, on
+        #: the clock without pauses.
+        self._counted_at = self._collect_began = self._working_time()
 
     # --- the loop
 
@@ -314,7 +314,7 @@ class Master:
         Raises Interrupted, FencedError, RedisError, EnvironmentFailure, StrategyFailure.
         """
         slots, learner = generation.slots, generation.learner
-        self._collect_began = time.monotonic()
+        self._collect_began = self._working_time()
         optional_work = self._optional_work(generation)
         while True:
             is_idle = not self._read(generation)
@@ -381,7 +381,7 @@ class Master:
         # Settings that a person has just changed, for the next generation, count at once.
         changes = (*state.changes, *self._inbox.pending_changes)
         budget = self._timeline.max_seconds_at(changes, state.generation + 1)
-        elapsed = time.monotonic() - self._counted_at
+        elapsed = self._working_time() - self._counted_at
         if not budget or state.counters.seconds + elapsed < budget:
             return False
         if state.stage == TRAINING:
@@ -493,10 +493,9 @@ class Master:
         was_paused, since = bool(self._inbox.paused_by), self._polled_at
         is_training = generation.state.stage == TRAINING
         self._inbox.poll(generation.slots.generation, is_training=is_training)
-        now = self._polled_at = time.monotonic()
+        self._polled_at = time.monotonic()
         if was_paused:
-            self._counted_at += now - max(since, self._counted_at)
-            self._collect_began += now - max(since, self._collect_began)
+            self._paused_seconds += self._polled_at - since
         if was_paused and not self._inbox.paused_by:
             self._answered_at = time.time()  # a pause is no stall
             generation.slots.table["copied"] = False  # the pause emptied todo, copies too
@@ -509,7 +508,7 @@ class Master:
     # --- learn
 
     def _learn(self, generation: Generation) -> Report:
-        began, waited = time.monotonic(), time.monotonic() - self._collect_began
+        began, waited = time.monotonic(), self._working_time() - self._collect_began
         learner, state, slots = generation.learner, generation.state, generation.slots
         chosen = learner.choose(generation.tables)
         # Of batches of the asynchronous schedule all may fail, one after the other.
@@ -563,9 +562,13 @@ class Master:
 
     def _take_seconds(self) -> float:
         """Seconds since the last call, without pauses."""
-        now = time.monotonic()
-        took, self._counted_at = max(0.0, now - self._counted_at), now
+        now = self._working_time()
+        took, self._counted_at = now - self._counted_at, now
         return took
+
+    def _working_time(self) -> float:
+        """The monotonic clock without the seconds of pauses."""
+        return time.monotonic() - self._paused_seconds
 
     def _keep_refused(self, slots: Slots) -> None:
         self._refused += slots.tally.refused

@@ -25,11 +25,11 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.numerics.arrays import Floats
 from es_queue.protocol.keys import VARIABLE, Clocks
 from es_queue.protocol.messages import TRAIN, Task
-from es_queue.slots import Slots, Span, spans_to_bytes
+from es_queue.slots import Slots, Span
 from es_queue.strategies import make_strategy
 from master.loop import checkpoint
 from master.loop.checkpoint import Checkpoints
-from master.loop.state import RunState, vector_digest
+from master.loop.state import RunState
 from master.run.setup import Setup
 from master.storage.replay import learn_again
 from tests.integration.processes import Processes, clocks_text, wait_for
@@ -227,21 +227,7 @@ def published(setup: Setup, state: RunState, individuals: int) -> tuple[Task, Fl
     spans = [span for span in learner.spans(state) if span.kind != TRAIN]
     name = f"{state.generation}.1-00000000"
     slots = learner.slots(state, state.generation, name, [*spans, Span(TRAIN, 0, stop)])
-    vector, statistics, _ = learner.published(state)
-    task = Task(
-        name,
-        setup.strategy.sigma(state.strategy),
-        state.step_limit,
-        len(vector),
-        vector_digest(vector),
-        statistics.mean.astype("<f4").tobytes(),
-        statistics.std.astype("<f4").tobytes(),
-        setup.table.digest,
-        1.0,
-        spans_to_bytes(slots.spans),
-        slots.shape.result.itemsize,
-        slots.shape.moments.itemsize,
-    )
+    vector, task, _ = learner.publication(state, slots, setup.table.digest, 1.0)
     return task, vector, slots
 
 
