@@ -122,24 +122,19 @@ class Audit:
 
     def _compare(self, slots: Slots, own: Table, name_of: Callable[[int], str]) -> None:
         counted = slots.table[own["row"]]
-        same = counted["failure"] == own["failure"]
-        for name in ("fitness", "returns", "steps", "at_limit", "cut", "behaviour"):
-            equal = (counted[name] == own[name]) | (
-                (own[name] != own[name]) & (counted[name] != counted[name])
-            )
-            same &= equal.reshape(len(own), -1).all(1)
-        played = counted["state"] != OWED
-        for row in np.flatnonzero(played & ~same)[:1].tolist():
-            worker, named = (
-                name_of(int(counted["worker"][row])),
-                format_slot(slots, own["row"][row]),
-            )
+        played, differ = counted["state"] != OWED, np.zeros(len(own), np.bool_)
+        self.checked += int(np.count_nonzero(played))
+        for name in ("failure", "fitness", "returns", "steps", "at_limit", "cut", "behaviour"):
+            ours, theirs = (each[name].reshape(len(own), -1) for each in (own, counted))
+            differ |= ((ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))).any(1)
+        for row in np.flatnonzero(differ & played)[:1].tolist():
+            named = format_slot(slots, own["row"][row])
+            worker = name_of(int(counted["worker"][row]))
             first, second = format_difference(counted[row], own[row])
             raise EnvironmentFailure(
                 f"--audit: {named}: {worker} returned {first}, but the master's own episode gives "
                 f"{second}: {ADVICE}"
             )
-        self.checked += int(np.count_nonzero(played))
 
     def close(self) -> None:
         self._group.end()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -136,15 +136,9 @@ class BlockCutter:
         or more for more episodes. If that is unknown too, a row takes a block's time, unless there
         are very many.
         """
-        known = self.seconds.get(kind)
-        if known is None:
-            trained, episodes = self.seconds.get(TRAIN), self._episodes.get(kind, 1)
-            known = (
-                self._guess
-                if trained is None
-                else trained * max(1.0, episodes / self._episodes[TRAIN])
-            )
-        return max(known, 1e-4)
+        longer = max(1.0, self._episodes.get(kind, 1) / self._episodes[TRAIN])
+        trained = self.seconds.get(TRAIN, self._guess / longer)
+        return max(self.seconds.get(kind, trained * longer), 1e-4)
 
     def _limit(self, seconds: float, left: float, workers: int) -> int:
         """Rows of a block when ``left`` seconds of work are to be shared."""
@@ -190,15 +184,15 @@ class Issuer:
         owed = slots.owed
         for blocks in filter(None, look.dead):
             self.recovered += 1
-            mine = [block for block in blocks if block.publication == slots.publication]
             missing = [
-                (block.start + np.flatnonzero(owed[block.start : block.stop])).tolist()
-                for block in mine
+                [row for row in range(block.start, block.stop) if owed[row]]
+                for block in blocks
+                if block.publication == slots.publication
             ]
-            if not mine:  # a copy was answered, and the generation closed, before it was missed
+            if not missing:  # a copy was answered, and the generation closed, before it was missed
                 self._recoveries.record(WORKER_DIED, 0.0)
-            self._recoveries.begin(WORKER_DIED, [row for rows in missing for row in rows])
-            for row in missing[0] if mine[:1] == list(blocks[:1]) else ():
+            self._recoveries.begin(WORKER_DIED, list(chain(*missing)))
+            for row in missing[0] if blocks[0].publication == slots.publication else ():
                 slots.table["deaths"][row] += 1
                 deaths = int(slots.table["deaths"][row])
                 if deaths not in (DEATHS_NAMED, DEATHS):

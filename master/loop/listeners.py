@@ -269,10 +269,9 @@ class CheckpointWriter(Listener):
             try_write(partial(checkpoints.save, state.generation, generation.checkpoint))
 
     def on_finished(self, generation: Generation, outcome: Outcome) -> None:
-        figures = outcome.evaluation
-        evaluation: Record | None = (
-            {**evaluation_figures(figures), "eval_episodes": figures.count} if figures else None
-        )
+        evaluation: Record | None = None
+        if (figures := outcome.evaluation) is not None:
+            evaluation = {**evaluation_figures(figures), "eval_episodes": figures.count}
         self._checkpoints.save_best(self._encode_best(generation, outcome.best, evaluation))
 
     def _encode_best(self, generation: Generation, best: Best, evaluation: Record | None) -> bytes:
