@@ -223,36 +223,30 @@ def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
     """The table in ``values``; ``index_count``: number of noise indices. Raises ValueError if
     invalid.
     """
-    header, rest = values[:HEADER_FLOATS], values[HEADER_FLOATS:]
-    rows, parents, elite_candidates = whole_numbers(header, 0, MAX_ROWS, HEADER_FLOATS).tolist()
-    count = parents + elite_candidates
-    if len(rest) != count + 4 * max(0, rows - 1) or not rows:
+    with np.errstate(invalid="ignore"):
+        whole = values.astype(np.int64)
+    if len(whole) < HEADER_FLOATS:
+        raise ValueError("a table of mutations lacks its counts")
+    rows, parents, elite_candidates = whole[:HEADER_FLOATS].tolist()
+    links = HEADER_FLOATS + parents + elite_candidates
+    if not (0 < rows <= MAX_ROWS and parents >= 0 and elite_candidates >= 0):
+        raise ValueError("a table of mutations has impossible counts")
+    if len(values) != links + 4 * (rows - 1):
         raise ValueError("a table of mutations does not have its stated length")
-    named = whole_numbers(rest[:count], 0, rows - 1, count)
-    each = rest[count:].reshape(-1, 4)
-    halves = [whole_numbers(each[:, column], 0, 0xFFFF, rows - 1) for column in (1, 2)]
-    index, parent = (halves[0] << 16) + halves[1], whole_numbers(each[:, 0], 0, rows, rows - 1)
-    sigma = each[:, 3]
-    if (
-        (parent > np.arange(rows - 1)).any()
-        or (index >= index_count).any()
-        or not (np.isfinite(sigma) & (sigma >= 0)).all()
-    ):
-        raise ValueError("a table of mutations contains impossible values")
+    named, (parent, high, low, _) = whole[HEADER_FLOATS:links], whole[links:].reshape(-1, 4).T
+    index, sigma = (high << 16) + low, values[links:].reshape(-1, 4)[:, 3]
     mutations = MutationChain(np.append(0, index), np.append(np.float32(0), sigma))
-    return ParentTable(
-        MutationTree(np.append(0, parent), mutations), named[:parents], named[parents:]
+    tree = MutationTree(np.append(0, parent), mutations)
+    table = ParentTable(tree, named[:parents], named[parents:])
+    is_possible = (
+        ((named >= 0) & (named < rows)).all()
+        and ((parent >= 0) & (parent <= np.arange(rows - 1))).all()
+        and ((index >= 0) & (index < index_count)).all()
+        and (np.isfinite(sigma) & (sigma >= 0)).all()
     )
-
-
-def whole_numbers(values: Floats, low: int, high: int, count: int) -> Integers:
-    """``count`` float32 as integers from ``low`` to ``high``. Raises ValueError."""
-    if (
-        len(values) != count
-        or not ((values >= low) & (values <= high) & (np.floor(values) == values)).all()
-    ):
-        raise ValueError("a table of mutations contains a number of the wrong type")
-    return values.astype(np.int64)
+    if not is_possible or not np.array_equal(table.encode(), values):
+        raise ValueError("a table of mutations contains impossible values")
+    return table
 
 
 # --- building children in one process
