@@ -85,11 +85,6 @@ def states(found: dict[str, dict[str, str]]) -> dict[str, str]:
     return {name: one["state"] for name, one in found.items()}
 
 
-def as_user(client: Any, url: str, name: str, *rights: str) -> str:
-    client.execute_command("ACL", "SETUSER", name, "reset", "on", ">word", *rights)
-    return url.replace("unix://", f"unix://{name}:word@")
-
-
 def test_a_run_is_looked_at_with_its_workers_on_its_own_queue(
     filled: Any, valkey_url: str, checks: Checks
 ) -> None:
@@ -298,23 +293,6 @@ def living_members(session: int) -> list[int]:
 
 
 # --- other users
-
-
-@pytest.mark.parametrize(
-    "rights",
-    [
-        ("%R~es:*", "+@read", "+@connection"),
-        ("%R~es:*", "+@read", "+@connection", "+info", "+multi", "+discard"),
-    ],
-)
-def test_a_user_who_may_only_look_learns_what_is_not_known(
-    filled: Any, valkey_url: str, checks: Checks, rights: tuple[str, ...]
-) -> None:
-    code, found = checks(as_user(filled, valkey_url, "viewer", *rights), "walker-1")
-    assert code == 0 and states(found)["listening"] == "warning"
-    assert "rq:*" in found["listening"]["fix"]
-    assert (states(found)["server"] == "warning") == ("+info" not in rights)
-    assert "word" not in json.dumps(found)
 
 
 # --- a real run

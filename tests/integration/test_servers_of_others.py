@@ -4,18 +4,12 @@ their jobs to them, and names what is wrong.
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import redis
 import rq
 
-from es_queue.protocol.connection import client_from_url
-from master.services.private_server import server_binary
 from tests.abuse.servers import WHEEL, serving
-from tests.faults.servers import free_port
 from tests.integration.processes import (
     BIN,
     CARTPOLE,
@@ -38,26 +32,6 @@ def enqueue(client: redis.Redis, queue: str = "default", count: int = 3) -> set[
     """Jobs of another program."""
     target = rq.Queue(queue, connection=client)
     return {target.enqueue_call("other_program.tasks.send").id.encode() for _ in range(count)}
-
-
-@pytest.fixture
-def sentinel(tmp_path: Path) -> Iterator[str]:
-    port, settings = free_port(), tmp_path / "sentinel.conf"
-    settings.write_text(f"port {port}\nbind 127.0.0.1\n")
-    server = subprocess.Popen([server_binary(), settings, "--sentinel"], stdout=subprocess.DEVNULL)
-    url = f"redis://127.0.0.1:{port}"
-    with client_from_url(url) as client:
-        wait_for(lambda: answers(client), "the Sentinel answers")
-    yield url
-    server.kill()
-    server.wait()
-
-
-def answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.exceptions.ConnectionError:
-        return False
 
 
 def test_local_workers_leave_the_jobs_of_other_programs(
@@ -115,12 +89,6 @@ def test_a_server_without_room_for_workers_is_named_with_its_limit(
         redis_client.config_set("maxclients", 10_000)
     processes.worker(valkey_url)
     done(master, 0)
-
-
-def test_a_sentinel_is_called_one(processes: Processes, sentinel: str) -> None:
-    for name, *words in (("es-status",), ("es-worker",), ("es-master", "--env", "CartPole-v1")):
-        said = done(processes.start(BIN / name, *words, "--redis-url", sentinel), 3)
-        assert "is a Sentinel" in said and "Traceback" not in said
 
 
 def test_es_worker_refuses_a_replica_and_waits_for_a_server_that_is_away(

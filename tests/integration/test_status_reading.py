@@ -134,26 +134,6 @@ def test_a_user_who_may_read_too_little_is_told_so(
         )
 
 
-def test_keys_of_another_type_are_as_good_as_missing(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for key in (OWN.workers, OWN.errors, OWN.refused, OWN.worker(WORKER), OWN.progress):
-        filled.delete(key)
-        filled.set(key, "text")
-    run = told(capsys, valkey_url, "walker-1")
-    assert (run["living"], run["ever"], run["errors"], run["refused"], run["state"]) == (
-        [],
-        0,
-        0,
-        {},
-        "unknown",
-    )
-    filled.delete(RUNS)
-    filled.set(RUNS, "text")
-    assert main(["--json", "--redis-url", valkey_url]) == 3
-    assert "has a key es:runs of another program" in capsys.readouterr().err
-
-
 def test_a_long_history_is_sampled_for_one_look_from_its_beginning_to_its_end(
     filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

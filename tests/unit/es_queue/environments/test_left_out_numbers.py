@@ -10,11 +10,9 @@ from typing import Any
 import Box2D
 import numpy as np
 
-from es_queue import load_policy
 from es_queue.environments.factory import open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.walker import LIDAR, RAYS
-from es_queue.pretrained import path_of
 from tests.cases import each_case
 from tests.memory import play
 
@@ -67,15 +65,6 @@ def compare_rays(name: str, seeds: range, make_act: Callable[[int], Act], limit:
 @each_case("name", [NORMAL, HARDCORE, "Marvin-v0"])
 def test_rays_have_the_bits_of_rays_in_the_walkers_own_world(name: str) -> None:
     compare_rays(name, range(3), random_acts, 60)
-
-
-def test_rays_of_a_trained_walk_have_the_bits_of_rays_in_the_walkers_own_world() -> None:
-    compare_rays(NORMAL, range(1), trained_act("BipedalWalker-v2"), 300)
-
-
-def trained_act(name: str) -> Callable[[int], Act]:
-    policy = load_policy(path_of(name))
-    return lambda seed: policy.act
 
 
 @each_case("name", WALKERS)

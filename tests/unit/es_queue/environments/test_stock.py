@@ -18,7 +18,6 @@ from es_queue.environments.interface import EnvironmentRequest, make_encoder
 from es_queue.environments.stock import (
     observation_tree,
 )
-from es_queue.errors import UsageError
 from tests.cases import each_case
 
 CLEAN = (
@@ -165,10 +164,3 @@ def test_observations_become_flat_float32(
     tree = observation_tree(space, "Own-v0")
     encoded = make_encoder(tree)(observation)
     assert (encoded.tolist(), encoded.dtype, tree.size) == (flat, np.float32, len(flat))
-
-
-def test_a_render_mode_that_is_not_offered_gives_a_sentence(ageing: str) -> None:
-    with pytest.raises(UsageError, match="cannot draw 'human'; it offers nothing"):
-        open_environment(EnvironmentRequest(ageing), "human")
-    with pytest.raises(UsageError, match="cannot draw 'ascii'; it offers human, rgb_array"):
-        open_environment(EnvironmentRequest("CartPole-v1"), "ascii")

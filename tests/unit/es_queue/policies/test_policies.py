@@ -15,7 +15,6 @@ from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import make_policy
 from es_queue.policies.recurrent import CELLS, RecurrentPolicy
-from es_queue.policies.saved_policy import SavedPolicy
 from tests.cases import each_case
 from tests.parts import built
 
@@ -195,7 +194,6 @@ def test_an_episode_remembers_nothing_of_the_one_before(kind: str) -> None:
 
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
-PAIR = ActionSpec("box", (2,), (-1.0,) * 2, (1.0,) * 2)
 
 
 def restless(policy: RecurrentPolicy, count: int) -> np.ndarray:
@@ -235,31 +233,3 @@ def test_a_policy_is_its_equations_in_the_documented_layout(kind: str) -> None:
         kept = np.split(h @ w_state.reshape(4, wide) + b_state, GATES[kind])
         h, c = by_definition(kind, seen, kept, h, c)
         np.testing.assert_allclose(act(x), h @ w.reshape(4, 2) + b, rtol=1e-4, atol=1e-5)
-
-
-@each_case("kind", CELLS)
-def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_them(
-    kind: str,
-) -> None:
-    config = RunConfig(env="Any-v0", policy=kind, hidden=(4,), obs_norm=False)
-    policy = make_policy(config, 3, PAIR)
-    parameters = policy.initial(1, "auto") + 0.3 * drawn(5, policy.size)
-    arrays = {
-        "parameters": parameters,
-        "obs_mean": np.zeros(3, np.float32),
-        "obs_std": np.ones(3, np.float32),
-    }
-    saved = SavedPolicy(
-        arrays,
-        {
-            "config": config.to_dict(),
-            "observation_size": 3,
-            "observation_shape": [],
-            "observation": None,
-            "discrete_observation": None,
-            "action": PAIR.to_dict(),
-        },
-    )
-    first, second = saved.act(np.ones(3)), saved.act(np.ones(3))
-    saved.begin()
-    assert not np.array_equal(first, second) and np.array_equal(saved.act(np.ones(3)), first)

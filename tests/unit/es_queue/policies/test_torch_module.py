@@ -135,16 +135,6 @@ def test_many_individuals_give_the_bits_of_each_alone(name: str, shape: tuple[in
     ]
 
 
-def test_a_module_remembers_from_step_to_step_and_nothing_of_the_episode_before() -> None:
-    policy, seen = policy_of("Remembering"), np.ones(6, np.float32)
-    bound = policy.bind(policy.initial(1, "auto")[None])
-    episodes = []
-    for _ in range(2):
-        act = bound.begin()
-        episodes.append([act(seen).tobytes() for _ in range(3)])
-    assert len(set(episodes[0])) == 3 and episodes[0] == episodes[1]
-
-
 def test_first_parameters_come_from_the_seed_alone_and_torchs_generator_is_put_back() -> None:
     policy = policy_of("Net")
     torch.manual_seed(5)

@@ -22,7 +22,7 @@ from es_queue.config.run_config import (
 )
 from es_queue.errors import UsageError
 from es_queue.host import default_workers
-from master.cli.flags import EVERYDAY, launch_names
+from master.cli.flags import launch_names
 from master.cli.main import main
 from master.cli.options import parse_command_line
 from master.run.launch import Launch
@@ -239,20 +239,6 @@ def test_help_of_a_name_shows_what_it_adds(
     shown = set(re.findall(r"^  --([a-z0-9-]+)", capsys.readouterr().out, re.MULTILINE))
     flags = {name.replace("_", "-") for name in own_settings(part, topic)}
     assert ended.value.code == 0 and shown == flags
-
-
-def test_help_shows_the_everyday_options_in_groups_and_names_the_flag_for_the_rest(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_command_line(["-h"])
-    text = capsys.readouterr().out
-    shown = set(re.findall(r"^  (?:-h[^,]*, )?--([a-z-]+)", text, re.MULTILINE))
-    everyday = [name for names in EVERYDAY.values() for name in names]
-    assert ended.value.code == 0 and len(everyday) <= 25
-    assert shown == {name.replace("_", "-") for name in everyday}
-    assert re.findall(r"^([a-z ]+):$", text, re.MULTILINE)[-5:] == list(EVERYDAY)
-    assert "es-master --stop RUN" in text and len(text.splitlines()) < 100
 
 
 @each_case(

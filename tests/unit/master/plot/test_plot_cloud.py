@@ -72,11 +72,3 @@ def test_what_cannot_be_drawn_is_said_in_one_sentence(
     folder = lived(tmp_path / "run")
     assert command.main([str(folder), *argv, "--out", str(tmp_path / "a.png")]) in (2, 6)
     assert said in capsys.readouterr().err and not (tmp_path / "a.png").exists()
-
-
-def test_a_run_that_kept_nobody_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = lived(tmp_path / "run")
-    for path in (folder / "slots").iterdir():
-        path.unlink()
-    assert command.main([str(folder), "--cloud", "--out", str(tmp_path / "a.png")]) == 2
-    assert "has recorded none" in capsys.readouterr().err

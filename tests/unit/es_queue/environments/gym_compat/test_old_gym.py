@@ -50,21 +50,6 @@ class Aged(gym.Env):
 def words(environment):
     return "none"
 
-class FourValued(gym.Wrapper):
-    """A wrapper of those days."""
-    def reset(self):
-        return self.env.reset()
-
-    def step(self, action):
-        observation, reward, done, info = self.env.step(action)
-        return observation, reward + 10, done, info
-
-class FiveValued(gym.Wrapper):
-    """A wrapper of gym 0.26."""
-    def step(self, action):
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, reward + 100, terminated, truncated, info
-
 class Parted(Aged):
     observation_space = gym.spaces.Dict({
         "where": gym.spaces.Box(-1, 1, (2,), np.float32),
@@ -154,19 +139,6 @@ def test_an_environment_of_the_old_kind_plays(aged: str) -> None:
     world = open_environment(asked(aged, arguments=(("size", 0.0),)))
     assert not world.reset(3).any()
     assert [world.step(0)[1:] for _ in range(5)] == [(1.0, False)] * 4 + [(1.0, True)]
-
-
-@pytest.mark.parametrize("wrapper", ["FourValued", "FiveValued"])
-@pytest.mark.parametrize("environment", ["aged_module:Aged-v0", "CartPole-v1"])
-def test_wrappers_of_either_kind_go_around_environments_of_either_kind(
-    aged: str, environment: str, wrapper: str
-) -> None:
-    request = asked(environment, wrappers=(f"aged_module:{wrapper}",))
-    digests = trace(request)
-    assert digests == trace(asked(environment)) and digests[0] == digests[2] != digests[1]
-    world = open_environment(request)
-    world.reset(1)
-    assert world.step(0)[1] == {"FourValued": 11, "FiveValued": 101}[wrapper]
 
 
 def test_what_cannot_be_had_of_gym_gives_a_sentence(aged: str) -> None:
