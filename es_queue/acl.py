@@ -129,29 +129,19 @@ def seat_keys(queue: str) -> tuple[str, ...]:
 
 def rules(user: str, queue: str = DEFAULT_QUEUE) -> tuple[str, ...]:
     """The user's rules, in order. Selectors are in parentheses; rights before them are outside."""
+    patterns: tuple[str, ...]
     if user == MASTER:
-        return (
-            "resetkeys",
-            "resetchannels",
-            f"&{keys.rq_pubsub('*')}",
-            f"~{keys.ANY_KEY}",
-            f"~{keys.RQ_ANY_KEY}",
-            "-@all",
-            *CONNECTION,
+        patterns = (f"&{keys.rq_pubsub('*')}", f"~{keys.ANY_KEY}", f"~{keys.RQ_ANY_KEY}")
+        commands = (
             *READS,
             *WRITES,
             *SUBSCRIBE,
             *ABOUT_THE_SERVER,
             *_each("scan evalsha script|load"),
         )
-    if user == WORKER:
-        return (
-            "resetkeys",
-            "resetchannels",
-            f"&{keys.rq_pubsub('*')}",
-            *seat_keys(queue),
-            "-@all",
-            *CONNECTION,
+    elif user == WORKER:
+        patterns = (f"&{keys.rq_pubsub('*')}", *seat_keys(queue))
+        commands = (
             *WORKERS_READS,
             *WRITES,
             *SUBSCRIBE,
@@ -171,41 +161,20 @@ def rules(user: str, queue: str = DEFAULT_QUEUE) -> tuple[str, ...]:
             f"(-@all +rpush +ltrim +expire ~{ANY.errors})",
             f"(-@all +incr +incrby ~{ANY.seatno})",
         )
-    if user == VIEWER:
-        return (
-            "resetkeys",
-            "resetchannels",
-            f"%R~{keys.ANY_KEY}",
-            *(f"%R~{pattern}" for pattern in RQ_VISIBLE_KEYS),
-            "-@all",
-            *CONNECTION,
-            *READS,
-            *ABOUT_THE_SERVER,
-            "+scan",
-        )
-    # KEDA counts with its own script. A script has its user's rights, so it can only count, or run
-    # for ever.
-    return (
-        "resetkeys",
-        "resetchannels",
-        f"~{keys.rq_queue(queue)}",
-        "-@all",
-        *CONNECTION,
-        *_each("eval type llen"),
-    )
+    elif user == VIEWER:
+        patterns = (f"%R~{keys.ANY_KEY}", *(f"%R~{pattern}" for pattern in RQ_VISIBLE_KEYS))
+        commands = (*READS, *ABOUT_THE_SERVER, "+scan")
+    else:
+        # KEDA counts with its own script. A script has its user's rights, so it can only count, or
+        # run for ever.
+        patterns, commands = (f"~{keys.rq_queue(queue)}",), _each("eval type llen")
+    return ("resetkeys", "resetchannels", *patterns, "-@all", *CONNECTION, *commands)
 
 
 def format_user_line(user: str, password: str | None, queue: str = DEFAULT_QUEUE) -> str:
     """password: None disables the user."""
     who = f"on #{hashlib.sha256(password.encode()).hexdigest()}" if password is not None else "off"
     return f"user {user} reset {who} sanitize-payload {' '.join(rules(user, queue))}"
-
-
-def selectors_of(user: str, queue: str = DEFAULT_QUEUE) -> list[str]:
-    """The user's rules only as selectors, which remove no right that another user has."""
-    words = rules(user, queue)
-    root = " ".join(word for word in words if not word.startswith(("(", "reset")))
-    return [f"({root})", *(word for word in words if word.startswith("("))]
 
 
 def format_acl(passwords: Mapping[str, str], queue: str = DEFAULT_QUEUE) -> str:

@@ -10,13 +10,11 @@ class Backend:
     """How episodes are stepped.
 
     text: for ``--help``; extra: the extra of es-queue with its packages, or empty
-    reads_inside: whether behaviours inside an environment can be read
     """
 
     name: str
     text: str
     extra: str = ""
-    reads_inside: bool = False
 
     @property
     def install(self) -> str:
@@ -25,8 +23,8 @@ class Backend:
 
 LEAN = Backend("lean", "es-queue's own, faster")
 ENVPOOL = Backend("envpool", "many episodes at once in C++", extra="envpool")
-STOCK = Backend("stock", "Gymnasium's own", reads_inside=True)
-GYM = Backend("gym", "the old gym's own", extra="gym", reads_inside=True)
+STOCK = Backend("stock", "Gymnasium's own")
+GYM = Backend("gym", "the old gym's own", extra="gym")
 ANY = Backend("any", "lean or envpool, whichever a host has, if both give the same bits")
 #: By the name that ``--backend`` gives.
 BACKENDS = {backend.name: backend for backend in (LEAN, ENVPOOL, STOCK, GYM, ANY)}

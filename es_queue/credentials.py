@@ -35,9 +35,9 @@ def secret_from_environment(
     variable: str, kind: str, warn: Warn | None = None
 ) -> tuple[str | None, str]:
     """The secret in ``variable`` or in the file that ``variable_FILE`` names, and that source.
+    Raises UsageError, which never contains a secret.
 
-    kind: "password" or "token"; warn: is called about a file that other users may read. Raises
-    UsageError, which never contains a secret.
+    kind: "password" or "token"; warn: is called about a file that other users may read
     """
     direct, path = os.environ.get(variable), os.environ.get(f"{variable}_FILE")
     if not path:
@@ -87,10 +87,8 @@ def is_readable_by_others(about: os.stat_result) -> bool:
 
 
 def with_password(url: str, file: Path | None = None, warn: Warn | None = None) -> str:
-    """``url`` with its password: its own, else the file's, else the environment's.
-
-    Raises UsageError for an unusable file, and for a URL whose password differs from another given
-    one.
+    """``url`` with its password: its own, else the file's, else the environment's. Raises
+    UsageError for an unusable file, and for a URL whose password differs from another given one.
     """
     if file is None:
         given, source = secret_from_environment(PASSWORD, "password", warn)

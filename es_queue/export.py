@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import json
 import logging
 import warnings
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
+from es_queue.files import npz_bytes
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.policies.actions import middle_of
@@ -42,7 +42,7 @@ def export_bytes(
     another ending, a policy without such a form, or a missing package.
     """
     if ending == ".npz":
-        return npz_bytes(arrays, meta)
+        return npz_bytes(arrays, {name: one for name, one in meta.items() if name != "state"})
     if ending not in ENDINGS:
         raise UsageError(
             f"es-queue cannot export to {ending or 'a file without an ending'}: use FILE.json "
@@ -74,14 +74,6 @@ def export_bytes(
         return (onnx_bytes if extra == "onnx" else torch_bytes)(torch, program, about)
 
 
-def npz_bytes(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
-    """All ``arrays`` and the ``meta`` that ``read_npz`` gives."""
-    buffer = io.BytesIO()
-    stored_meta = {name: value for name, value in meta.items() if name != "state"}
-    np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(stored_meta)), **arrays)
-    return buffer.getvalue()
-
-
 def torch_bytes(torch: Any, program: Any, about: Mapping[str, str]) -> bytes:
     """What ``torch.export.save`` writes; ``about`` is in it as the file policy.txt."""
     buffer = io.BytesIO()
@@ -107,7 +99,7 @@ def onnx_bytes(torch: Any, program: Any, about: Mapping[str, str]) -> bytes:
 
 
 def make_program(torch: Any, saved: SavedPolicy) -> Any:
-    """The ExportedProgram of a saved policy. Raises UsageError for a kind of policy without one."""
+    """Raises UsageError for a kind of policy without one."""
     policy, numbers = saved.policy, None
     if isinstance(policy, SelectedInputsPolicy):
         numbers, policy = torch.from_numpy(policy.numbers), policy.policy
@@ -220,9 +212,7 @@ def make_layers(torch: Any, policy: Policy, parameters: Floats) -> Layers:
 
 
 def cell_step(torch: Any, cell: str, inputs: Any, state: Any, memory: Any) -> tuple[Any, Any]:
-    """(h, memory afterwards) of the cell ``rnn``, ``lstm`` or ``gru``; ``inputs`` and ``state`` are
-    its gates, [batch, gates · units].
-    """
+    """(h, memory afterwards); ``inputs`` and ``state`` are the gates, [batch, gates · units]."""
     if cell == "rnn":
         h = torch.tanh(inputs + state)
         return h, h.clone()

@@ -15,7 +15,7 @@ import stat
 import struct
 import tomllib
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn
 
@@ -145,9 +145,8 @@ def read_npz(
     source: Path | bytes, names: Collection[str] | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """The arrays of a file or of its bytes, only those with these ``names`` if any are given, and
-    its meta: the JSON object in the array ``meta``.
-
-    Raises RunFolderError if the file is missing, damaged, or of another format.
+    its meta: the JSON object in the array ``meta``. Raises RunFolderError if it is missing,
+    damaged, or of another format.
     """
     # start-up: numpy, whose threads must be fixed before it loads
     from numpy.lib.format import read_array
@@ -172,6 +171,16 @@ def read_npz(
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise RunFolderError(f"it is not of format {FORMAT}, which this version of es-queue reads")
     return arrays, meta
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
+    """What ``read_npz`` reads, without compression and pickle."""
+    # start-up: numpy, whose threads must be fixed before it loads
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
+    return buffer.getvalue()
 
 
 def npz_headers(archive: zipfile.ZipFile) -> dict[str, tuple[tuple[int, ...], Any]]:

@@ -111,9 +111,8 @@ def refuse_writable(folder: Path, shared: bool) -> None:
 
 
 def refuse_open_parents(folder: Path) -> str:
-    """Raises RunFolderError if another account can rename or link one of the folders above.
-
-    For root's own folders it returns a warning: containers' volumes are often open to all.
+    """Raises RunFolderError if another account can rename or link one of the folders above; returns
+    a warning for root's own folders, because containers' volumes are often open to all.
     """
     warning = ""
     for parent in dict.fromkeys((*folder.absolute().parents, *folder.resolve().parents)):
@@ -152,13 +151,11 @@ def random_name(path: Path) -> Path:
 def replacing(
     path: Path, *, durable: bool = False, mode: int = 0o666, fresh: Path | None = None
 ) -> Iterator[BinaryIO]:
-    """A new file, which replaces ``path`` on success, and is removed otherwise.
+    """A new file, which replaces ``path`` on success, and is removed otherwise. Raises OSError.
 
     durable: with fsync of the file, and of its folder
     mode: the file's rights from its first byte, which the umask restricts
     fresh: the new file's name, free under a lock or in a private folder; a random one by default
-
-    Raises OSError.
     """
     if fresh is None:
         fresh = random_name(path)
@@ -196,9 +193,7 @@ REMEDY = "give a --run-dir that you may write to"
 
 def try_lock(path: Path, remedy: str = REMEDY, mode: int = 0o600) -> int | None:
     """A descriptor that holds the lock of ``path``, or None if another holds it. A file system
-    without locks locks nothing.
-
-    Raises RunFolderError with the ``remedy`` if the file cannot be opened, or is a link.
+    without locks locks nothing. Raises RunFolderError with the ``remedy`` if it cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, mode)

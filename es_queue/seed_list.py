@@ -47,9 +47,8 @@ def decode_parameters(
 def format_seed_list(
     path: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> str:
-    """The JSON text of a checkpoint's policy; ``arrays`` and ``meta`` come from ``read_npz``.
-
-    Raises RunFolderError for no mutations, or ones that do not give its parameters.
+    """The JSON text of a checkpoint's policy. Raises RunFolderError for no mutations, or ones that
+    do not give its parameters.
     """
     genome, _ = read_npz(path, ("genome_index", "genome_sigma"))
     if not genome:
@@ -187,8 +186,8 @@ def refuse_large(config: RunConfig, size: int, seeds: int) -> None:
 
 
 def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
-    """The noise that a file names, for policies of ``size`` parameters. Raises ValueError for a
-    table that fits no such run, which this host would have to create.
+    """For policies of ``size`` parameters. Raises ValueError for a table that fits no such run,
+    which this host would have to create.
     """
     if size > config.noise_size:
         raise ValueError(
@@ -204,7 +203,6 @@ def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
 
 
 def validate_digest(digest: str, parameters: Floats) -> None:
-    """Raises RunFolderError if the parameters' digest differs from the recorded one."""
     actual = array_digest(parameters)
     if actual != digest:
         raise RunFolderError(

@@ -9,8 +9,6 @@ a pair, else 0), ``noise_index``, ``seed`` (of the slot's first episode), ``fitn
 from __future__ import annotations
 
 import base64
-import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EsQueueError, RunFolderError
-from es_queue.files import FORMAT, read_npz
+from es_queue.files import FORMAT, npz_bytes, read_npz
 from es_queue.numerics.arrays import Floats, typed_array
 from es_queue.protocol.messages import Task
 
@@ -66,15 +64,7 @@ class SlotRecord:
             "digest": self.task.digest,
             "task": task,
         }
-        buffer = io.BytesIO()
-        np.savez(
-            buffer,
-            allow_pickle=False,
-            meta=np.array(json.dumps(meta)),
-            published=self.published,
-            **self.columns,
-        )
-        return buffer.getvalue()
+        return npz_bytes({"published": self.published, **self.columns}, meta)
 
     def row(self, slot: int, individual: int) -> dict[str, Any] | None:
         """The record of an individual in this generation's own slots, or None."""

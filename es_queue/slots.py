@@ -23,7 +23,7 @@ from es_queue.config.schedules import ASYNC
 from es_queue.environments.interface import EnvironmentSpec
 from es_queue.errors import DecodeError
 from es_queue.numerics.arrays import Floats, Integers, Mask
-from es_queue.numerics.statistics import LARGEST_FLOAT32, RunningMoments
+from es_queue.numerics.statistics import LARGEST_FLOAT32, Moments
 from es_queue.protocol.messages import (
     CENTRE,
     CONFIRM,
@@ -196,8 +196,8 @@ class Slots:
         self._reports: dict[int, Counter[Hashable]] = {}
         self._reported: set[bytes] = set()
         # What ``merge_early`` began with, the number of its rows, and their sum.
-        empty = RunningMoments.empty(self.shape.observation)
-        self._merged: tuple[RunningMoments | None, int, RunningMoments] = (None, 0, empty)
+        empty = Moments.empty(self.shape.observation)
+        self._merged: tuple[Moments | None, int, Moments] = (None, 0, empty)
         self.add(spans)
 
     def __len__(self) -> int:
@@ -476,7 +476,7 @@ class Slots:
             return whole
         return _split_lengths(steps.tolist(), reached.tolist(), each, limit)
 
-    def merge(self, moments: RunningMoments, rows: Rows) -> RunningMoments:
+    def merge(self, moments: Moments, rows: Rows) -> Moments:
         """``moments`` with those of all sampled episodes of the rows, one by one in this order,
         because another grouping would give other bits.
         """
@@ -485,7 +485,7 @@ class Slots:
             moments, rows = merged, rows[count:]
         return self._merge(moments, rows)
 
-    def merge_early(self, moments: RunningMoments) -> bool:
+    def merge_early(self, moments: Moments) -> bool:
         """Merge the next of the training rows that come first and are not owed, so that ``merge``
         has less to do when all have arrived. Returns whether there were any.
         """
@@ -498,7 +498,7 @@ class Slots:
         self._merged = moments, count + len(rows), self._merge(merged, rows)
         return len(rows) > 0
 
-    def _merge(self, moments: RunningMoments, rows: Rows) -> RunningMoments:
+    def _merge(self, moments: Moments, rows: Rows) -> Moments:
         rows = self.answered(rows[self.table["place"][rows] >= 0])
         if not len(rows):
             return moments

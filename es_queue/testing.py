@@ -95,7 +95,6 @@ def begin(strategy: Strategy, generations: int = 3) -> State:
 
 
 def is_same(state: State, other: State) -> bool:
-    """Whether two states have the same bits under the same names."""
     return state.keys() == other.keys() and all(
         np.array_equal(state[name], other[name]) for name in state
     )

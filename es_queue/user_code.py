@@ -38,9 +38,7 @@ OWN_REFERENCE = re.compile(r"(gymnasium|ale_py):[\w/.-]*-v\d+|gymnasium\.wrapper
 
 
 def named_modules(config: RunConfig) -> list[str]:
-    """The modules of a run's own code: environment, objective or model, strategy, policy, behaviour
-    and wrappers.
-    """
+    """The modules of a run's own code."""
     return modules_named_by(
         {name: getattr(config, name, "") for name in (*CODE_SETTINGS, "wrapper")}
     )
@@ -202,7 +200,7 @@ def without_current_folder() -> Iterator[None]:
 
 
 def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Callable[..., Any]:
-    """The function ``module:function``. Raises ``error_type``, whose sentence names ``what``."""
+    """``module:function``. Raises ``error_type``, whose sentence names ``what``."""
     function = load_attribute(f"{what} {path}", path, error_type)
     if not callable(function):
         raise error_type(f"the {what} {path} is not a function")
@@ -210,7 +208,7 @@ def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Calla
 
 
 def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
-    """The object ``module:name``. Raises ``error_type``, whose sentence names ``what``."""
+    """``module:name``. Raises ``error_type``, whose sentence names ``what``."""
     module, _, name = path.partition(":")
     if trouble := module_trouble(module):
         raise error_type(f"the {what}: {trouble}")

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from es_queue.numerics.arrays import weighted_rows
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
+from es_queue.numerics.statistics import FrozenStatistics, Moments
 from es_queue.slot_plan import plan_slots
 
 SEED, GENERATIONS, POPULATION = 1, 10, 32
@@ -115,7 +115,7 @@ def train(generations: int = GENERATIONS) -> Floats:
     pairs = POPULATION // 2
 
     parameters, optimizer = np.zeros(SIZE, np.float32), Adam()
-    moments = RunningMoments.empty(OBSERVATIONS)
+    moments = Moments.empty(OBSERVATIONS)
     for generation in range(generations):
         # Publish: the statistics are frozen, so that all episodes of a generation see the same.
         statistics = moments.freeze(OBSERVATION_CLIP)

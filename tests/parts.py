@@ -16,7 +16,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec, EnvironmentSpec
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.statistics import RunningMoments
+from es_queue.numerics.statistics import Moments
 from es_queue.policies import make_policy
 from es_queue.protocol.messages import Block, Task
 from es_queue.slots import Span, spans_to_bytes
@@ -163,7 +163,7 @@ def trained(setup: Setup, generations: int = 3) -> RunState:
             for number, one in enumerate(fields(Counters), 2**40)
         }
     )
-    moments = RunningMoments(17, rng.normal(size=3), rng.normal(size=3) ** 2)
+    moments = Moments(17, rng.normal(size=3), rng.normal(size=3) ** 2)
     return replace(
         state,
         moments=moments,

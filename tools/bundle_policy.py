@@ -11,8 +11,7 @@ from pathlib import Path
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
-from es_queue.export import npz_bytes
-from es_queue.files import read_npz
+from es_queue.files import npz_bytes, read_npz
 from es_queue.numerics.fingerprint import array_digest, fix_numeric_environment
 from es_queue.policies.saved_policy import POLICY_ARRAYS
 from es_queue.pretrained import ENDINGS, FOLDER, MAX_BYTES

@@ -28,7 +28,7 @@ from es_queue.environments.factory import (
     describe,
     make_reference_batch,
     open_environment,
-    portable_request,
+    resolve,
 )
 from es_queue.environments.interface import Environment, EnvironmentRequest, RenderedEnvironment
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
@@ -159,7 +159,7 @@ def playable_request(request: EnvironmentRequest, given: Namespace) -> Environme
     """The request for a back end that plays one by one. EnvPool cannot draw, so Gymnasium's own
     environment is drawn, with a note.
     """
-    portable = portable_request(request)
+    portable = resolve(request).portable
     if portable.backend != "envpool" or not (given.render or given.record):
         return portable
     print(

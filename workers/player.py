@@ -23,8 +23,7 @@ from es_queue.environments.factory import (
     describe,
     make_reference_batch,
     open_environment,
-    open_vector_environment,
-    portable_request,
+    resolve,
     resolve_backend,
 )
 from es_queue.environments.interface import (
@@ -564,12 +563,13 @@ def join_environment(config: RunConfig, control: EpisodeControl) -> Player:
         make_reference_batch(config),
     )
     limit_blas_threads()  # also those of libraries that a user's policy has imported
-    env, envs = open_environment(request), open_vector_environment(request)
+    problem = resolve(request)
+    env, envs = problem.open(), problem.open_vector()
     player = Player(config, spec, policy, env, envs, control=control)
     try:
         _ = player.strategy  # made now, so that a setting that it refuses is known
         player.numerics, player.backend = fingerprint(player), resolve_backend(spec.backend)
-        portable = portable_request(request)
+        portable = problem.portable
         if portable != request:  # it must play the same bits as the requested back end
             env.close()
             player.env = open_environment(portable)

@@ -70,10 +70,9 @@ def parse_atari_id(name: str) -> dict[str, Any] | None:
 
 
 def find_game(request: EnvironmentRequest) -> SpecAndArguments | None:
-    """The spec and the arguments of the requested game; None if the id is not an Atari game's.
-
-    A request with wrappers of its own gets colour frames and none of Gymnasium's wrappers. Raises
-    MissingPackage without the emulator, UsageError for invalid arguments.
+    """None if the id is not an Atari game's. A request with wrappers gets colour frames and none of
+    Gymnasium's wrappers. Raises MissingPackage without the emulator, UsageError for invalid
+    arguments.
     """
     module, _, name = request.id.rpartition(":")
     arguments = parse_atari_id(name) if module in ("", "ale_py") else None
@@ -135,7 +134,7 @@ def skip_range(frameskip: Any) -> tuple[int, int]:
 
 
 class AtariGame(gymnasium.Env[NDArray[Any], Any]):
-    """One game.
+    """One game. Raises UsageError for invalid arguments.
 
     rom: the emulator's name of it
     obs_type: ram (float32[128] in 0…1), rgb (uint8[height, width, 3]), or image (in grey)
@@ -145,8 +144,6 @@ class AtariGame(gymnasium.Env[NDArray[Any], Any]):
     max_num_frames_per_episode: including those before the first action
     full_action_space: all 18 actions, also those without effect in this game
     mode, difficulty: the game's switches, None for its default
-
-    Raises UsageError for invalid arguments, ImportError without ale-py.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 - as Gymnasium has it

@@ -44,10 +44,8 @@ class StepLimitRule:
         return min(self.start, cap) if self.kind in ("fixed", "adaptive") else cap
 
     def next_limit(self, current: int, lengths: Iterable[int], env_limit: int | None) -> int:
-        """The limit of the next generation, in steps.
-
-        It depends only on the current limit and on the lengths (steps) of the generation's counted
-        episodes, in any order. It does not change without episodes.
+        """The limit of the next generation, in steps, from the current limit and the lengths
+        (steps) of the counted episodes, in any order. It does not change without episodes.
         """
         if self.kind in ("env", "fixed"):
             return current
@@ -117,14 +115,11 @@ class EpisodeRules:
 
 
 def evaluation_rules(config: Any, step_limit: int | None) -> EpisodeRules:
-    """The environment's own rewards and ends, and as many steps as the setting says, else the
-    environment's ``step_limit``, else 10,000.
-    """
+    """The environment's own rewards, ends and, unless the setting gives another, ``step_limit``."""
     return EpisodeRules(config.eval_step_limit or step_limit or DEFAULT_LIMIT)
 
 
 def training_rules(config: Any, limit: int, by_sign: bool) -> EpisodeRules:
-    """The rules of a training episode of at most ``limit`` steps."""
     return EpisodeRules(
         limit=limit,
         reward_shift=config.reward_shift,

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from es_queue.backends import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
-from es_queue.config.run_config import ASKED, VIRTUAL, RunConfig
+from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.config.settings import AUTO
 from es_queue.environments.episode_rules import parse_bins
 from es_queue.environments.interface import (
@@ -26,6 +26,7 @@ from es_queue.environments.interface import (
     VectorEnvironment,
     best_batch_size,
 )
+from es_queue.environments.objective import Objective
 from es_queue.environments.registry import (
     CARTPOLE,
     CARTPOLE_ARGUMENTS,
@@ -68,6 +69,7 @@ class ResolvedEnvironment:
     """A request, its resolved id, and the back end that plays it. Raises EnvironmentFailure.
 
     is_walker, is_cartpole: with only settings that the lean classes support
+    has_equal_backends: whether lean and EnvPool play the same episodes to the bit
     """
 
     def __init__(self, request: EnvironmentRequest) -> None:
@@ -86,19 +88,9 @@ class ResolvedEnvironment:
             or (point == MARVIN and not arguments)
         )
         self.is_cartpole = is_plain and point == CARTPOLE and arguments <= CARTPOLE_ARGUMENTS
-        #: Whether lean and EnvPool are known to play the same episodes to the bit: EnvPool has no
-        #: lidar of version 2.
         self.has_equal_backends = self.is_walker and point == WALKER_V3
         self.is_hardcore = bool(entry.arguments.get("hardcore", False))
-
-    @property
-    def is_stock(self) -> bool:
-        """Whether a library's own environment plays it."""
-        return self.backend in (STOCK.name, GYM.name)
-
-    @cached_property
-    def behaviour(self) -> str:
-        return resolve_behaviour(self.entry, self.request)
+        self.behaviour = resolve_behaviour(entry, request)
 
     @cached_property
     def backend(self) -> str:
@@ -111,100 +103,174 @@ class ResolvedEnvironment:
                 f"there is no back end {requested!r}; the back ends are "
                 f"{', '.join((AUTO, *BACKENDS))}"
             )
-        lean = self.is_walker or self.is_cartpole
-        looks_inside = is_read_inside(self.behaviour)
         if self.behaviour == FEET:
             validate_contacts(self.entry, self.request)
-        if looks_inside:
-            lean = self.is_walker and self.behaviour in (POSITION, FEET)
-            readers = [name for name, backend in BACKENDS.items() if backend.reads_inside]
-            allowed = (AUTO, STOCK.name, LEAN.name) if lean else (AUTO, *readers)
-            if requested not in allowed:
-                raise UsageError(
-                    f"the {requested} back end does not report the {self.behaviour} of "
-                    f"{self.entry.id}: use --backend {' or '.join(allowed)}, or the behaviour "
-                    "last-observation"
-                )
+        readers = list(BACKENDS)
+        if is_read_inside(self.behaviour):
+            readers = [name for name in BACKENDS if PLAYERS[name](self).reads_inside]
         if requested == AUTO:
-            if self.has_equal_backends and is_installed() and not looks_inside:
+            if self.has_equal_backends and ENVPOOL.name in readers and is_installed():
                 return ENVPOOL.name
-            return LEAN.name if lean else STOCK.name
-        if requested == LEAN.name and not lean:
+            is_lean = LEAN.name in readers and not Lean(self).refusal()
+            return LEAN.name if is_lean else STOCK.name
+        if requested not in readers:
             raise UsageError(
-                f"the lean back end does not play {self.request.id} with these settings: it plays "
-                "BipedalWalker and BipedalWalkerHardcore, v2 and v3, Marvin and CartPole, without "
-                "wrappers, and only with the arguments hardcore and sutton_barto_reward"
+                f"the {requested} back end does not report the {self.behaviour} of "
+                f"{self.entry.id}: use --backend {' or '.join((AUTO, *readers))}, or the behaviour "
+                "last-observation"
             )
-        if requested == ANY.name and not self.has_equal_backends:
-            raise UsageError(
-                "backend is any, but only BipedalWalker-v3 and BipedalWalkerHardcore-v3 are known "
-                f"to play the same episodes on every back end, not {self.request.id} with these "
-                "settings: use auto, or name one back end"
-            )
-        if requested == ENVPOOL.name:
-            self._validate_envpool()
+        if refusal := PLAYERS[requested](self).refusal():
+            raise UsageError(refusal)
         return requested
 
-    def _validate_envpool(self) -> None:
-        entry = self.entry
-        if self.is_walker and self.is_hardcore and entry.entry_point == WALKER_V2:
-            raise UsageError(
-                f"the envpool back end does not play {entry.id}: EnvPool has only the lidar "
-                "of version 3; use lean"
-            )
-        changed = entry.module or self.request.wrappers or self.request.arguments
-        if (changed and not self.is_walker) or (
-            self._envpool_task not in load_envpool(entry.id).list_all_envs()
-        ):
-            raise UsageError(
-                f"the envpool back end does not play {self.request.id} with these settings: it "
-                "plays EnvPool's own ids, without wrappers and arguments"
-            )
+    @property
+    def player(self) -> Player:
+        return PLAYERS[resolve_backend(self.backend)](self)
 
     @property
-    def _envpool_task(self) -> str:
-        if self.entry.entry_point in (WALKER_V2, WALKER_V3):
-            return "BipedalWalkerHardcore-v3" if self.is_hardcore else "BipedalWalker-v3"
-        return self.entry.spec.id
+    def batch(self) -> type[VectorEnvironment] | None:
+        """The class that plays many episodes at once, here or on other hosts, None if none does."""
+        return PLAYERS[self.backend](self).batch
+
+    @property
+    def portable(self) -> EnvironmentRequest:
+        """The same episodes, to the bit, from a back end that every installation has and that
+        plays them one by one, if there is one.
+        """
+        backend = self.request.backend
+        if backend in (ENVPOOL.name, ANY.name) and self.has_equal_backends:
+            return replace(self.request, backend=LEAN.name)
+        if backend in (AUTO, LEAN.name) and self.is_cartpole:
+            return replace(self.request, backend=STOCK.name)
+        return self.request
 
     # --- what plays it
 
     def open(self) -> Environment:
-        """One episode after the other."""
-        env: Environment
-        if self.is_stock:
-            env = StockEnvironment(self.entry, self.request)
-        elif (envs := self.open_vector()) is not None:
-            return UnbatchedEnvironment(envs)
-        else:
-            env = self._open_walker()
+        env = self.player.open()
         return ContactShares(env) if self.behaviour == FEET else env
 
     def open_vector(self) -> VectorEnvironment | None:
-        """Many episodes at once; None if this back end plays them one by one."""
-        if resolve_backend(self.backend) == ENVPOOL.name:
-            return EnvPoolVectorEnvironment(self._envpool_task)
-        if self.backend == LEAN.name and self.is_cartpole:
-            return CartPoleVectorEnvironment(self.entry.arguments)
+        """None if this back end plays episodes one by one."""
+        return self.player.open_vector()
+
+    def open_rendered(self, render_mode: str) -> RenderedEnvironment:
+        """Rendered episodes; of Gymnasium's own environment in place of EnvPool's."""
+        player = self.player
+        is_lean = self.is_walker and not isinstance(player, Stock)
+        return (Lean(self) if is_lean else Stock(self)).open_rendered(render_mode)
+
+    def describe(self) -> EnvironmentSpec:
+        request, backend = self.request, self.backend
+        stock = StockEnvironment(self.entry, request)  # describes the spaces for all back ends
+        spec, is_stock = stock.spec, isinstance(self.player, Stock)
+        is_played = is_stock and self.behaviour != FEET
+        if not is_played:
+            stock.close()
+        if not is_stock and (
+            spec.observation
+            or spec.action.kind not in ("box", "discrete")
+            or any(spec.action.starts)
+        ):
+            raise UsageError(
+                f"the envpool back end does not play {spec.id}: it supports array observations, "
+                "and box or discrete actions"
+            )
+        env = stock if is_played else self.open()
+        try:
+            _probe_environment(env, spec)
+            return replace(
+                spec,
+                backend=backend,
+                lives=stock.lives() if is_played else 0,
+                action=with_bins(spec.action, request.action_bins),
+                behaviour=self.behaviour,
+                behaviour_size=_behaviour_size(env, spec, self.behaviour),
+                info=_reported_info(stock if is_played else None, request),
+            )
+        finally:
+            env.close()
+
+
+# --- the back ends
+
+
+class Player:
+    """How a back end plays an environment. A new one is a subclass in PLAYERS, and a row of
+    ``es_queue.backends``.
+
+    reads_inside: whether it reports a behaviour that observations do not contain
+    batch: the class that plays many episodes at once; None if it plays them one by one
+    """
+
+    reads_inside = False
+    batch: type[VectorEnvironment] | None = None
+
+    def __init__(self, env: ResolvedEnvironment) -> None:
+        self.env, self.entry = env, env.entry
+
+    def refusal(self) -> str:
+        """Why it cannot play this environment with these settings; empty if it can."""
+        return ""
+
+    def open(self) -> Environment:
+        envs = self.open_vector()
+        assert envs is not None
+        return UnbatchedEnvironment(envs)
+
+    def open_vector(self) -> VectorEnvironment | None:
         return None
 
-    def _open_walker(self) -> Environment:
+
+class Stock(Player):
+    """A library's own environment: Gymnasium's, or the old gym's."""
+
+    reads_inside = True
+
+    def open(self) -> Environment:
+        return StockEnvironment(self.entry, self.env.request)
+
+    def open_rendered(self, render_mode: str) -> RenderedEnvironment:
+        return StockEnvironment(self.entry, self.env.request, render_mode)
+
+
+class Lean(Player):
+    """es-queue's own walkers, and many CartPoles at once."""
+
+    def __init__(self, env: ResolvedEnvironment) -> None:
+        super().__init__(env)
+        self.reads_inside = env.is_walker and env.behaviour in (POSITION, FEET)
+        self.batch = CartPoleVectorEnvironment if env.is_cartpole else None
+
+    def refusal(self) -> str:
+        if self.env.is_walker or self.env.is_cartpole:
+            return ""
+        return (
+            f"the lean back end does not play {self.env.request.id} with these settings: it plays "
+            "BipedalWalker and BipedalWalkerHardcore, v2 and v3, Marvin and CartPole, without "
+            "wrappers, and only with the arguments hardcore and sutton_barto_reward"
+        )
+
+    def open(self) -> Environment:
+        if self.batch is not None:
+            return super().open()
         try:
             # start-up: Box2D
             from es_queue.environments.walker import LIDAR, LeanMarvin, LeanWalker
         except ImportError as error:
             raise MissingPackage(format_missing_package(self.entry, error)) from error
-        seen = self.request.seen
-        if seen is None or self.behaviour == LAST:
+        seen = self.env.request.seen
+        if seen is None or self.env.behaviour == LAST:
             seen = (*LIDAR,)
         if self.entry.entry_point == MARVIN:
             return LeanMarvin(seen)
-        return LeanWalker(self.is_hardcore, self.entry.entry_point == WALKER_V2, seen)
+        return LeanWalker(self.env.is_hardcore, self.entry.entry_point == WALKER_V2, seen)
+
+    def open_vector(self) -> VectorEnvironment | None:
+        return CartPoleVectorEnvironment(self.entry.arguments) if self.batch is not None else None
 
     def open_rendered(self, render_mode: str) -> RenderedEnvironment:
-        """Open the environment for rendered episodes; Gymnasium's own one in place of EnvPool's."""
-        if self.is_stock or not self.is_walker:
-            return StockEnvironment(self.entry, self.request, render_mode)
+        """Only of a walker."""
         try:
             # start-up: pygame
             from es_queue.environments.rendered_walker import RenderedMarvin, RenderedWalker
@@ -212,7 +278,77 @@ class ResolvedEnvironment:
             raise MissingPackage(format_missing_package(self.entry, error)) from error
         if self.entry.entry_point == MARVIN:
             return RenderedMarvin(render_mode)
-        return RenderedWalker(self.is_hardcore, self.entry.entry_point == WALKER_V2, render_mode)
+        return RenderedWalker(
+            self.env.is_hardcore, self.entry.entry_point == WALKER_V2, render_mode
+        )
+
+
+class EnvPool(Player):
+    batch = EnvPoolVectorEnvironment
+
+    def __init__(self, env: ResolvedEnvironment) -> None:
+        super().__init__(env)
+        self.task = env.entry.spec.id
+        if env.entry.entry_point in (WALKER_V2, WALKER_V3):
+            self.task = "BipedalWalkerHardcore-v3" if env.is_hardcore else "BipedalWalker-v3"
+
+    def refusal(self) -> str:
+        env, request = self.env, self.env.request
+        if env.is_walker and env.is_hardcore and self.entry.entry_point == WALKER_V2:
+            return (
+                f"the envpool back end does not play {self.entry.id}: EnvPool has only the lidar "
+                "of version 3; use lean"
+            )
+        changed = self.entry.module or request.wrappers or request.arguments
+        if (changed and not env.is_walker) or (
+            self.task not in load_envpool(self.entry.id).list_all_envs()
+        ):
+            return (
+                f"the envpool back end does not play {request.id} with these settings: it "
+                "plays EnvPool's own ids, without wrappers and arguments"
+            )
+        return ""
+
+    def open_vector(self) -> VectorEnvironment:
+        return EnvPoolVectorEnvironment(self.task)
+
+
+class Either(Player):
+    """EnvPool or lean, as each host has it."""
+
+    batch = EnvPoolVectorEnvironment
+
+    def refusal(self) -> str:
+        if self.env.has_equal_backends:
+            return ""
+        return (
+            "backend is any, but only BipedalWalker-v3 and BipedalWalkerHardcore-v3 are known to "
+            f"play the same episodes on every back end, not {self.env.request.id} with these "
+            "settings: use auto, or name one back end"
+        )
+
+
+PLAYERS: dict[str, type[Player]] = {
+    LEAN.name: Lean,
+    ENVPOOL.name: EnvPool,
+    STOCK.name: Stock,
+    GYM.name: Stock,
+    ANY.name: Either,
+}
+
+
+def resolve_backend(backend: str) -> str:
+    """The back end of this host for a choice: EnvPool for "any" if it is installed, else lean."""
+    if backend != ANY.name:
+        return backend
+    return ENVPOOL.name if is_installed() else LEAN.name
+
+
+# --- an environment or an objective
+
+
+def resolve(request: EnvironmentRequest) -> ResolvedEnvironment | Objective:
+    return Objective(request) if request.parameters else ResolvedEnvironment(request)
 
 
 def describe(request: EnvironmentRequest) -> EnvironmentSpec:
@@ -224,43 +360,67 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         from es_queue.strategies.model_es import model_spec
 
         return model_spec(request.id)
-    if request.parameters:
-        # start-up: of objectives
-        from es_queue.environments.objective import describe_objective
+    return resolve(request).describe()
 
-        return describe_objective(request)
-    resolved = ResolvedEnvironment(request)
-    backend = resolved.backend
-    stock = StockEnvironment(resolved.entry, request)  # describes the spaces for all back ends
-    spec = stock.spec
-    is_played = resolved.is_stock and resolved.behaviour != FEET
-    if not is_played:
-        stock.close()
-    if not resolved.is_stock and (
-        spec.discrete_start is not None
-        or spec.observation is not None
-        or spec.action.kind not in ("box", "discrete")
-        or any(spec.action.starts)
-    ):
-        raise UsageError(
-            f"the envpool back end does not play {spec.id}: it supports array observations, "
-            "and box or discrete actions"
-        )
-    env = stock if is_played else resolved.open()
+
+@overload
+def open_environment(request: EnvironmentRequest, render_mode: None = None) -> Environment: ...
+@overload
+def open_environment(request: EnvironmentRequest, render_mode: str) -> RenderedEnvironment: ...
+
+
+def open_environment(request: EnvironmentRequest, render_mode: str | None = None) -> Environment:
+    """With ``render_mode`` one that draws."""
+    problem = resolve(request)
+    return problem.open() if render_mode is None else problem.open_rendered(render_mode)
+
+
+def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int] | None:
+    """The fewest and the most episodes to play at once for policies of that size, or None."""
+    problem = None if request.is_model else resolve(request)
+    if problem is None or (kind := problem.batch) is None:
+        return None
+    max_episodes = best_batch_size(kind.max_episodes, parameters)
+    if max_episodes < kind.min_episodes and problem.portable != request:
+        return None
+    return min(kind.min_episodes, max_episodes), max_episodes
+
+
+# --- the trial step
+
+
+def _probe_environment(env: Environment, spec: EnvironmentSpec) -> None:
     try:
-        _probe_environment(env, spec)
-        size = _behaviour_size(env, spec, resolved.behaviour)
-        return replace(
-            spec,
-            backend=backend,
-            lives=stock.lives() if is_played else 0,
-            action=with_bins(spec.action, request.action_bins),
-            behaviour=resolved.behaviour,
-            behaviour_size=size,
-            info=_reported_info(stock if is_played else None, request),
-        )
-    finally:
-        env.close()
+        first = env.reset(_PROBE_SEED)
+        idle = ActionMap(spec.action, "clip").act_one(np.zeros(spec.action.outputs, np.float32))
+        second = env.step(idle)[0]
+    except Exception as error:
+        raise _failure(f"{spec.id} fails when it is played", error) from error
+    for observation in (first, second):
+        if observation.shape != (spec.observation_size,):
+            raise EnvironmentFailure(
+                f"{spec.id} declares observations of {spec.observation_size} numbers "
+                f"but yields {observation.size}"
+            )
+
+
+def _behaviour_size(env: Environment, spec: EnvironmentSpec, behaviour: str) -> int:
+    """Numbers of the behaviour, measured on the episode that has just begun; 0 without one."""
+    if not behaviour:
+        return 0
+    size = spec.observation_size
+    try:
+        if is_read_inside(behaviour):
+            size = len(cast(BehaviourEnvironment, env).behaviour())
+        validate_length(size)
+    except Exception as error:  # whatever a user's function raises
+        raise _failure(f"{behaviour} of {spec.id} cannot be read", error) from error
+    return size
+
+
+def _failure(what: str, error: Exception) -> EnvironmentFailure:
+    known = isinstance(error, EnvironmentFailure)
+    return EnvironmentFailure(f"{what}: {error if known else describe_error(error)}")
 
 
 def _reported_info(env: StockEnvironment | None, request: EnvironmentRequest) -> tuple[str, ...]:
@@ -279,9 +439,7 @@ def _reported_info(env: StockEnvironment | None, request: EnvironmentRequest) ->
 
 
 def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
-    """``spec`` with the bins of ``text``. Raises UsageError unless it is a box with finite
-    bounds.
-    """
+    """Raises UsageError unless it is a box with finite bounds."""
     bins = parse_bins(text)
     if bins and (spec.kind != "box" or not all(map(isfinite, (*spec.low, *spec.high)))):
         raise UsageError(
@@ -289,126 +447,6 @@ def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
             "into bins: leave it out"
         )
     return replace(spec, bins=bins)
-
-
-@overload
-def open_environment(request: EnvironmentRequest, render_mode: None = None) -> Environment: ...
-@overload
-def open_environment(request: EnvironmentRequest, render_mode: str) -> RenderedEnvironment: ...
-
-
-def open_environment(request: EnvironmentRequest, render_mode: str | None = None) -> Environment:
-    """The environment of ``request``; with ``render_mode`` one that draws."""
-    if not request.parameters:
-        resolved = ResolvedEnvironment(request)
-        return resolved.open() if render_mode is None else resolved.open_rendered(render_mode)
-    if render_mode is not None:
-        raise UsageError(
-            f"{request.id} is an objective, so there is nothing to draw: leave --render and "
-            "--record out"
-        )
-    if request.id == ASKED:
-        raise UsageError(
-            "other programs score this run's vectors (es_queue.AskTell), no worker: the best is "
-            "load_policy(RUN).vector"
-        )
-    # start-up: of objectives
-    from es_queue.environments.objective import ObjectiveEnvironment
-
-    return ObjectiveEnvironment(request)
-
-
-def open_vector_environment(request: EnvironmentRequest) -> VectorEnvironment | None:
-    """A VectorEnvironment of ``request``; None if its back end plays episodes one by one."""
-    if request.parameters:
-        # start-up: of objectives
-        from es_queue.environments.objective import ObjectiveBatch
-
-        return ObjectiveBatch(request) if request.backend == LEAN.name else None
-    return ResolvedEnvironment(request).open_vector()
-
-
-def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int] | None:
-    """The fewest and the most episodes to play at once for policies of that size, or None."""
-    if request.is_model:
-        return None
-    kind: type[VectorEnvironment]
-    if request.parameters:
-        # start-up: of objectives
-        from es_queue.environments.objective import ObjectiveBatch
-
-        if request.backend != LEAN.name:
-            return None
-        return ObjectiveBatch.min_episodes, best_batch_size(ObjectiveBatch.max_episodes, parameters)
-    resolved = ResolvedEnvironment(request)
-    if resolved.backend in (ENVPOOL.name, ANY.name):
-        kind = EnvPoolVectorEnvironment
-    elif resolved.backend == LEAN.name and resolved.is_cartpole:
-        kind = CartPoleVectorEnvironment
-    else:
-        return None
-    max_episodes = best_batch_size(kind.max_episodes, parameters)
-    if max_episodes < kind.min_episodes and portable_request(request) != request:
-        return None
-    return min(kind.min_episodes, max_episodes), max_episodes
-
-
-def portable_request(request: EnvironmentRequest) -> EnvironmentRequest:
-    """The same episodes, to the bit, from a back end that every installation has and that plays
-    them one by one, if there is one.
-    """
-    if request.parameters:
-        return request
-    resolved = ResolvedEnvironment(request)
-    if request.backend in (ENVPOOL.name, ANY.name) and resolved.has_equal_backends:
-        return replace(request, backend=LEAN.name)
-    if request.backend in (AUTO, LEAN.name) and resolved.is_cartpole:
-        return replace(request, backend=STOCK.name)
-    return request
-
-
-def resolve_backend(backend: str) -> str:
-    """The back end of this host for a choice: EnvPool for "any" if it is installed, else lean."""
-    if backend != ANY.name:
-        return backend
-    return ENVPOOL.name if is_installed() else LEAN.name
-
-
-def _behaviour_size(env: Environment, spec: EnvironmentSpec, behaviour: str) -> int:
-    """Numbers of the behaviour, measured on the episode that has just begun; 0 without one."""
-    if not behaviour:
-        return 0
-    try:
-        size = (
-            len(cast(BehaviourEnvironment, env).behaviour())
-            if is_read_inside(behaviour)
-            else spec.observation_size
-        )
-        validate_length(size)
-    except Exception as error:  # whatever a user's function raises
-        raise EnvironmentFailure(
-            f"{behaviour} of {spec.id} cannot be read: "
-            f"{error if isinstance(error, EnvironmentFailure) else describe_error(error)}"
-        ) from error
-    return size
-
-
-def _probe_environment(env: Environment, spec: EnvironmentSpec) -> None:
-    try:
-        first = env.reset(_PROBE_SEED)
-        idle = ActionMap(spec.action, "clip").act_one(np.zeros(spec.action.outputs, np.float32))
-        second = env.step(idle)[0]
-    except Exception as error:
-        raise EnvironmentFailure(
-            f"{spec.id} fails when it is played: "
-            f"{error if isinstance(error, EnvironmentFailure) else describe_error(error)}"
-        ) from error
-    for observation in (first, second):
-        if observation.shape != (spec.observation_size,):
-            raise EnvironmentFailure(
-                f"{spec.id} declares observations of {spec.observation_size} numbers "
-                f"but yields {observation.size}"
-            )
 
 
 # --- the reference batch: observations under random actions, which every process makes for itself
@@ -424,7 +462,7 @@ def make_reference_batch(config: RunConfig) -> Floats | None:
     if not config.has_virtual_norm:
         return None
     return _collect_batch(
-        portable_request(replace(EnvironmentRequest.of(config), behaviour="")), config.seed
+        resolve(replace(EnvironmentRequest.of(config), behaviour="")).portable, config.seed
     )
 
 
@@ -434,10 +472,8 @@ def _collect_batch(request: EnvironmentRequest, seed: int) -> Floats:
     try:
         batch = np.stack(_sample_observations(request, spec, seed))
     except Exception as error:  # whatever a user's environment raises
-        raise EnvironmentFailure(
-            f"{spec.id} fails under the random actions that batch_norm {VIRTUAL} needs: "
-            f"{describe_error(error)}"
-        ) from error
+        what = f"{spec.id} fails under the random actions that batch_norm {VIRTUAL} needs"
+        raise _failure(what, error) from error
     if not np.isfinite(batch).all():
         raise EnvironmentFailure(
             f"{spec.id} has observations that are not finite, so batch_norm "

@@ -1,13 +1,14 @@
 """What an environment is to the rest of es-queue: what is requested, what plays, and its facts.
 
-Plain data, storable as JSON, that needs only numpy: checkpoints keep it, and a loaded policy
-accepts the environment's own observations by it.
+It needs only numpy: checkpoints keep it as JSON, and a loaded policy accepts the environment's own
+observations by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,16 +24,15 @@ class EnvironmentRequest:
     """An environment as the command line names it.
 
     id: a Gymnasium id; ``module:Id-v0`` imports the user's module first
-    arguments: keyword arguments for ``gymnasium.make``
+    arguments: of ``gymnasium.make``
     wrappers: ``module:Class`` each, applied in order as ``Class(env)``
-    backend: one of BACKENDS, or "auto": EnvPool if it is installed and known to be equal to lean,
-    else lean if it exists, else stock
+    backend: one of BACKENDS, or "auto"
     parameters: length of an objective's vector (``id`` is then its ``module:function``), or 0
     behaviour: the behaviour that is compared, see ``stock.resolve_behaviour``; empty for none
-    action_bins: values that a box action is discretised to, see ``episode_rules.parse_bins``
-    seen: numbers of the observation that the policy or the rules read, None for all; an
-    environment may leave out the others, which are then 0
-    bounds: LOW,HIGH of every variable of an objective, in place of its own; empty for its own
+    action_bins: see ``episode_rules.parse_bins``
+    seen: numbers of the observation that the policy or the rules read, None for all; an environment
+    may leave the others at 0
+    bounds: LOW,HIGH of every variable of an objective; empty for its own
     info: numbers of the environment's info that are averaged; empty for ``is_success``, if the
     environment reports it
     is_model: ``id`` is the ``module:Class`` of a model
@@ -69,17 +69,14 @@ class EnvironmentRequest:
 
 
 def best_batch_size(max_episodes: int, parameters: int) -> int:
-    """The best number of episodes to play at once, at most ``max_episodes``: every step reads all
-    their parameters, so these must stay in the cache.
+    """The best number of episodes to play at once: each step reads all their parameters, which must
+    stay in the cache.
     """
     return max(1, min(max_episodes, 2**23 // (4 * max(1, parameters))))
 
 
 class Environment(Protocol):
-    """Plays episodes, each independent of those before.
-
-    It applies no step limit: the rollout does, from ``EnvironmentSpec.step_limit``.
-    """
+    """Plays episodes, each independent of those before. It applies no step limit."""
 
     def reset(self, seed: int) -> Floats:
         """Begin the episode of ``seed``; returns the first observation [observation_size]."""
@@ -129,7 +126,7 @@ class RenderedEnvironment(Environment, Protocol):
 
 
 class VectorEnvironment(Protocol):
-    """Many episodes played at once, one per row. Like an Environment, it applies no step limit.
+    """Many episodes played at once, one per row. It applies no step limit.
 
     min_episodes: the fewest episodes that are faster together than one by one
     max_episodes: the best number of episodes to play together
@@ -199,14 +196,13 @@ class EnvironmentSpec:
     step_limit: the environment's own limit in steps, None if it has none
     reward_threshold: the registered return at which the task counts as solved
     highest_reward: the largest reward of one step, if the environment declares it
-    backend: one of BACKENDS ("any": each host decides), never "auto"
+    backend: one of BACKENDS, never "auto"
     behaviour, behaviour_size: the behaviour that is compared; empty and 0 for none
     info: numbers of the environment's info that are averaged over the ends of episodes
     lives: at the start of an episode; 0 if there are none, or the number is unknown
     note: a sentence for the user who starts a run; empty for none
     observation_shape: of an array before it was flattened in C order; () for a vector or no array
-    observation: the parts of Dict, Tuple and MultiDiscrete observations; None for others
-    discrete_start: smallest value of a discrete observation space; None for arrays
+    observation: the parts of other observations than arrays; () for an array
     """
 
     id: str
@@ -216,46 +212,43 @@ class EnvironmentSpec:
     reward_threshold: float | None
     highest_reward: float | None
     backend: str
-    discrete_start: int | None = None
     observation_shape: tuple[int, ...] = ()
     behaviour: str = ""
     behaviour_size: int = 0
     info: tuple[str, ...] = ()
     lives: int = 0
     note: str = ""
-    observation: ObservationTree | None = None
-
-    @property
-    def observation_parts(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, start, size) of each part of the flat observation; "" if it has no parts."""
-        if self.observation is None:
-            return (("", 0, self.observation_size),)
-        return named_parts(self.observation)
+    observation: tuple[ObservationPart, ...] = ()
 
 
-Encoder = Callable[[Any], Floats]
+# --- the layout of observations: one vector of parts
 
 #: More than a real observation has; a checkpoint may come from anyone.
 MAX_NUMBERS, MAX_DEPTH = 2**26, 16
 
 
+#: The keys of mappings and places in tuples that lead to a part; () is the whole observation.
+Path = tuple[str | int, ...]
+
+
 @dataclass(frozen=True)
-class ObservationLeaf:
+class ObservationPart:
     """An array of ``size`` numbers, flattened in C order; with ``choices`` (the number of values of
-    each whole number), a one-hot for each. starts: the smallest value of each.
+    each whole number), a one-hot for each, whose smallest value is in ``starts``.
     """
 
+    path: Path
     size: int
     choices: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
 
-    def write(self, value: Any, out: Floats, name: str) -> None:
-        """Fill ``out``, float32[size] of zeros. Raises ValueError."""
+    def write(self, value: Any, out: Floats) -> None:
+        """Fill ``out``, zeros. Raises ValueError."""
         flat = np.asarray(value).reshape(-1) if self.choices else flatten(value)
-        if len(flat) != (len(self.choices) or self.size):
+        if len(flat) != (expected := len(self.choices) or self.size):
             raise ValueError(
-                f"the observation{name and ' ' + name} has {len(flat)} numbers, but must have "
-                f"{len(self.choices) or self.size}"
+                f"the observation{path_suffix(self.path)} has {len(flat)} numbers, but must have "
+                f"{expected}"
             )
         if not self.choices:
             out[:] = flat
@@ -264,44 +257,16 @@ class ObservationLeaf:
         for chosen, count, start in zip(flat.tolist(), self.choices, self.starts, strict=True):
             if not start <= chosen < start + count:
                 raise ValueError(
-                    f"the observation{name and ' ' + name} is {chosen}, but must be from "
+                    f"the observation{path_suffix(self.path)} is {chosen}, but must be from "
                     f"{start} to {start + count - 1}"
                 )
             out[at + int(chosen) - start] = 1
             at += count
 
 
-@dataclass(frozen=True)
-class ObservationGroup:
-    """A mapping of observations by ``keys`` (texts), or a tuple (keys 0, 1, …)."""
-
-    keys: tuple[str | int, ...]
-    items: tuple[ObservationLeaf | ObservationGroup, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(item.size for item in self.items)
-
-    def write(self, value: Any, out: Floats, name: str) -> None:
-        """Fill ``out``, float32[size] of zeros. Raises ValueError for other parts."""
-        by_name = isinstance(self.keys[0], str)
-        fits = (
-            isinstance(value, Mapping) and all(key in value for key in self.keys)
-            if by_name
-            else isinstance(value, list | tuple)
-        )
-        if not fits or len(value) != len(self.keys):
-            raise ValueError(
-                f"the observation{name and ' ' + name} must have exactly the parts "
-                f"{', '.join(map(str, self.keys))}"
-            )
-        at = 0
-        for key, item in zip(self.keys, self.items, strict=True):
-            item.write(value[key], out[at : at + item.size], join_name(name, key))
-            at += item.size
-
-
-ObservationTree = ObservationLeaf | ObservationGroup
+def path_suffix(path: Path) -> str:
+    """`` arm.position``; empty for the whole observation."""
+    return f" {'.'.join(map(str, path))}" if path else ""
 
 
 def flatten(value: Any) -> Floats:
@@ -314,93 +279,90 @@ def flatten(value: Any) -> Floats:
     return flat.reshape(-1)
 
 
-def make_encoder(tree: ObservationTree) -> Encoder:
-    """A function that encodes such an observation as a new float32[size]."""
+def make_encoder(parts: Sequence[ObservationPart]) -> Callable[[Any], Floats]:
+    """Encodes an observation as a new float32[size]; raises ValueError for other parts."""
+    stops = list(accumulate(part.size for part in parts))
+    groups = groups_of(parts)
+    place_of: dict[Path, int] = {(): 0}
+    for path, keys in groups.items():
+        place_of |= {(*path, key): len(place_of) + number for number, key in enumerate(keys)}
+    plan = [
+        (place_of[path], keys, Mapping if isinstance(keys[0], str) else list | tuple)
+        for path, keys in groups.items()
+    ]
+    writes = [
+        (part.write, place_of[part.path], slice(stop - part.size, stop))
+        for part, stop in zip(parts, stops, strict=True)
+    ]
 
     def encode(observation: Any) -> Floats:
-        flat = np.zeros(tree.size, np.float32)
-        tree.write(observation, flat, "")
+        values, flat = [observation], np.zeros(stops[-1], np.float32)
+        for place, keys, kind in plan:
+            group = values[place]
+            try:
+                if not isinstance(group, kind) or len(group) != len(keys):
+                    raise KeyError
+                values += [group[key] for key in keys]
+            except KeyError:
+                path = next(path for path, known in place_of.items() if known == place)
+                raise ValueError(
+                    f"the observation{path_suffix(path)} must have exactly the parts "
+                    f"{', '.join(map(str, keys))}"
+                ) from None
+        for write, place, where in writes:
+            write(values[place], flat[where])
         return flat
 
     return encode
 
 
-def named_parts(
-    tree: ObservationTree, name: str = "", start: int = 0
-) -> tuple[tuple[str, int, int], ...]:
-    """(name, start, size) of each leaf in the flat vector, such as ``arm.position``."""
-    if isinstance(tree, ObservationLeaf):
-        return ((name, start, tree.size),)
-    parts: list[tuple[str, int, int]] = []
-    for key, item in zip(tree.keys, tree.items, strict=True):
-        parts += named_parts(item, join_name(name, key), start)
-        start += item.size
-    return tuple(parts)
+def groups_of(parts: Sequence[ObservationPart]) -> dict[Path, list[Any]]:
+    """The keys of each mapping and tuple by its path, the outermost first."""
+    groups: dict[Path, dict[str | int, None]] = {}
+    for part in parts:
+        for depth, key in enumerate(part.path):
+            groups.setdefault(part.path[:depth], {})[key] = None
+    return {path: list(keys) for path, keys in groups.items()}
 
 
-def join_name(name: str, key: str | int) -> str:
-    return f"{name}.{key}" if name else str(key)
+def format_parts(parts: Sequence[ObservationPart]) -> str:
+    """For people: ``arm.position 0-2, camera 3-66``."""
+    shown, start = [], 0
+    for part in parts:
+        last = f"-{start + part.size - 1}" if part.size > 1 else ""
+        shown.append(f"{path_suffix(part.path).strip()} {start}{last}")
+        start += part.size
+    return ", ".join(shown)
 
 
-def format_parts(parts: tuple[tuple[str, int, int], ...]) -> str:
-    """Parts for people: ``arm.position 0-2, camera 3-66``."""
-    return ", ".join(
-        f"{name} {start}" if size == 1 else f"{name} {start}-{start + size - 1}"
-        for name, start, size in parts
-    )
-
-
-# --- as JSON
-
-
-def to_json(tree: ObservationTree) -> dict[str, Any]:
-    """Plain data for a checkpoint's meta."""
-    if isinstance(tree, ObservationLeaf):
-        return {"size": tree.size, "choices": list(tree.choices), "starts": list(tree.starts)}
-    return {"keys": list(tree.keys), "items": [to_json(item) for item in tree.items]}
-
-
-def from_json(values: Any, depth: int = MAX_DEPTH) -> ObservationTree:
-    """The tree from ``to_json``. Raises ValueError for anything else."""
-    if not isinstance(values, dict) or depth < 1:
-        raise ValueError("the description of the observations is invalid")
-    tree = _group_from_json(values, depth) if "keys" in values else _leaf_from_json(values)
-    if not 0 < tree.size <= MAX_NUMBERS:
-        raise ValueError(f"an observation of {tree.size} numbers is not possible")
-    return tree
-
-
-def _leaf_from_json(values: dict[str, Any]) -> ObservationLeaf:
-    choices, starts = (_whole_numbers(values.get(name)) for name in ("choices", "starts"))
-    (size,) = _whole_numbers([values.get("size")])
-    if (
-        len(choices) != len(starts)
-        or min(choices, default=1) < 1
-        or (choices and sum(choices) != size)
-    ):
-        raise ValueError("the choices of the observations are invalid")
-    return ObservationLeaf(size, choices, starts)
-
-
-def _group_from_json(values: dict[str, Any], depth: int) -> ObservationGroup:
-    keys, items = values["keys"], values.get("items")
-    if (
-        not isinstance(keys, list)
-        or not isinstance(items, list)
-        or not keys
-        or len(keys) != len(items)
-    ):
-        raise ValueError("the parts of the observations are invalid")
-    if keys != list(range(len(keys))) and (
-        any(type(key) is not str for key in keys) or len(set(keys)) != len(keys)
-    ):
-        raise ValueError("the names of the observations' parts are invalid")
-    return ObservationGroup(tuple(keys), tuple(from_json(item, depth - 1) for item in items))
-
-
-def _whole_numbers(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list) or any(type(number) is not int for number in values):
-        raise ValueError(
-            "the description of the observations contains something other than whole numbers"
+def parts_from_json(values: Any) -> tuple[ObservationPart, ...]:
+    """Parts that a checkpoint's meta holds as dictionaries. Raises ValueError for anything else."""
+    names = ("path", "choices", "starts")
+    try:
+        parts = tuple(
+            ObservationPart(size=one["size"], **{name: tuple(one[name]) for name in names})
+            for one in values
         )
-    return tuple(values)
+        if max(len(part.path) for part in parts) > MAX_DEPTH:
+            raise ValueError("the observations have too many levels")
+        groups = groups_of(parts)
+    except (TypeError, KeyError):
+        raise ValueError("the description of the observations is invalid") from None
+    for part in parts:
+        if any(type(number) is not int for number in (part.size, *part.choices, *part.starts)):
+            raise ValueError("the sizes of the observations are not all whole numbers")
+        if (
+            len(part.choices) != len(part.starts)
+            or min(part.choices, default=1) < 1
+            or (part.choices and sum(part.choices) != part.size)
+        ):
+            raise ValueError("the choices of the observations are invalid")
+    for keys in groups.values():
+        if keys != list(range(len(keys))) and any(type(key) is not str for key in keys):
+            raise ValueError("the names of the observations' parts are invalid")
+    paths = {part.path for part in parts}
+    if len(paths) < len(parts) or paths & groups.keys():
+        raise ValueError("the parts of the observations are invalid")
+    if min(part.size for part in parts) < 1 or sum(part.size for part in parts) > MAX_NUMBERS:
+        raise ValueError("an observation of so many numbers is not possible")
+    return parts

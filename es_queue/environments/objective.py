@@ -12,7 +12,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +41,80 @@ ATTRIBUTES = {
 TRIED, TRIED_TOGETHER = 8, 3
 
 
+class Objective:
+    """A request of an objective, and what plays it."""
+
+    def __init__(self, request: EnvironmentRequest) -> None:
+        self.request = self.portable = request
+        self.batch = ObjectiveBatch if request.backend == LEAN.name else None
+
+    def open(self) -> ObjectiveEnvironment:
+        if self.request.id == ASKED:
+            raise UsageError(
+                "other programs score this run's vectors (es_queue.AskTell), no worker: the best "
+                "is load_policy(RUN).vector"
+            )
+        return ObjectiveEnvironment(self.request)
+
+    def open_rendered(self, render_mode: str) -> NoReturn:
+        raise UsageError(
+            f"{self.request.id} is an objective, so there is nothing to draw: leave --render and "
+            "--record out"
+        )
+
+    def open_vector(self) -> ObjectiveBatch | None:
+        return self.batch and self.batch(self.request)
+
+    def describe(self) -> EnvironmentSpec:
+        """Call the function with its first vector, and choose the back end: lean for batches that
+        give the bits of single calls. Raises EnvironmentFailure if it fails.
+        """
+        request = self.request
+        parameters, space = initial_vector(request), objective_space(request)
+        if request.id == ASKED:
+            if request.behaviour:
+                raise UsageError(
+                    "objective is ask, but the strategy compares behaviours: use another"
+                )
+            return EnvironmentSpec(ASKED, 1, space, 1, None, None, STOCK.name)
+        env, actions = ObjectiveEnvironment(request), ActionMap(space, "clip")
+        tries = is_batched(request) and not request.behaviour and request.backend != STOCK.name
+        try:
+            env.reset(0)
+            value = env.step(actions.act_one(parameters.copy()))[1]
+            size = len(env.behaviour()) if request.behaviour else 0
+            plays_batches = tries and _gives_equal_bits(request, parameters, actions)
+        except EnvironmentFailure:
+            raise
+        except Exception as error:  # whatever a user's function raises
+            raise EnvironmentFailure(
+                f"{request.id} fails with its first vector: {describe_error(error)}"
+            ) from error
+        if not np.isfinite(value):
+            raise EnvironmentFailure(
+                f"{request.id} returned {value} for its first vector: it must return a finite "
+                "number"
+            )
+        note = _misnamed_attributes(request.id)
+        if tries and not plays_batches:
+            note = (
+                f"{request.id} gives other bits for many vectors at once than for single ones, or "
+                "raises for one of the first few, so it gets one vector at a time"
+            )
+        if request.backend == LEAN.name and not plays_batches:
+            raise UsageError(
+                note
+                if tries
+                else f"backend is lean, but {request.id} takes one vector at a time: set its "
+                "attribute batched, or leave backend at auto"
+            )
+        backend = LEAN if plays_batches else STOCK
+        spec = EnvironmentSpec(request.id, 1, space, 1, None, None, backend.name)
+        return replace(spec, behaviour=request.behaviour, behaviour_size=size, note=note)
+
+
 class ObjectiveEnvironment:
-    """An Environment whose action is the vector. Raises EnvironmentFailure if the function
-    cannot be imported.
-    """
+    """An Environment whose action is the vector."""
 
     def __init__(self, request: EnvironmentRequest) -> None:
         self._function = load_objective(request.id)
@@ -108,8 +179,8 @@ class ObjectiveBatch:
         return np.zeros((len(rows), 1), np.float32), values, np.ones(len(rows), np.bool_)
 
     def call(self, vectors: Floats, seeds: Any) -> tuple[Doubles, Any]:
-        """The values, float64[N], and the behaviours, or None. Raises TypeError unless there is one
-        of each for each vector.
+        """The values, float64[N], and the behaviours, or None. Raises TypeError for other
+        numbers.
         """
         given = vectors.copy()  # the function may change it
         arguments = (given, np.asarray(seeds, np.int64)) if self._takes_seed else (given,)
@@ -144,59 +215,6 @@ def takes_seed(path: str, function: Callable[..., Any]) -> bool:
     raise EnvironmentFailure(
         f"the objective {path} has the arguments {signature}: it must take (vector, seed), or "
         "(vector)"
-    )
-
-
-def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
-    """Call the function with its first vector, and choose the back end: lean for batches that give
-    the bits of single calls. Raises EnvironmentFailure if it fails.
-    """
-    parameters, space = initial_vector(request), objective_space(request)
-    if request.id == ASKED:
-        if request.behaviour:
-            raise UsageError("objective is ask, but the strategy compares behaviours: use another")
-        return EnvironmentSpec(ASKED, 1, space, 1, None, None, STOCK.name)
-    env, actions = ObjectiveEnvironment(request), ActionMap(space, "clip")
-    tries = is_batched(request) and not request.behaviour and request.backend != STOCK.name
-    try:
-        env.reset(0)
-        value = env.step(actions.act_one(parameters.copy()))[1]
-        size = len(env.behaviour()) if request.behaviour else 0
-        plays_batches = tries and _gives_equal_bits(request, parameters, actions)
-    except EnvironmentFailure:
-        raise
-    except Exception as error:  # whatever a user's function raises
-        raise EnvironmentFailure(
-            f"{request.id} fails with its first vector: {describe_error(error)}"
-        ) from error
-    if not np.isfinite(value):
-        raise EnvironmentFailure(
-            f"{request.id} returned {value} for its first vector: it must return a finite number"
-        )
-    note = _misnamed_attributes(request.id)
-    if tries and not plays_batches:
-        note = (
-            f"{request.id} gives other bits for many vectors at once than for single ones, or "
-            "raises for one of the first few, so it gets one vector at a time"
-        )
-    if request.backend == LEAN.name and not plays_batches:
-        raise UsageError(
-            note
-            if tries
-            else f"backend is lean, but {request.id} takes one vector at a time: set its attribute "
-            "batched, or leave backend at auto"
-        )
-    return EnvironmentSpec(
-        id=request.id,
-        observation_size=1,
-        action=space,
-        step_limit=1,
-        reward_threshold=None,
-        highest_reward=None,
-        backend=(LEAN if plays_batches else STOCK).name,
-        behaviour=request.behaviour,
-        behaviour_size=size,
-        note=note,
     )
 
 

@@ -63,9 +63,7 @@ def load_gym() -> Any:
 
 
 def find_gym_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
-    """gym's spec of the requested id as Gymnasium's, after importing the user's module. Raises
-    EnvironmentFailure.
-    """
+    """gym's spec of the requested id as Gymnasium's. Raises EnvironmentFailure."""
     registration = load_gym().envs.registration
     module, _, name = request.id.rpartition(":")
     if module:
@@ -197,7 +195,6 @@ class OldGymAdapter(gymnasium.Env[Any, Any]):
         self.environment.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes that a behaviour reads inside the environment."""
         if name.startswith("_") or name == "environment":
             raise AttributeError(name)
         return getattr(self._unwrapped, name)
@@ -262,7 +259,6 @@ def register() -> None:
 
 
 def make_walker_v2(**arguments: Any) -> Any:
-    """BipedalWalker-v2 on gym's own class."""
     # optional: the old gym
     from gym.envs.box2d.bipedal_walker import BipedalWalker
 

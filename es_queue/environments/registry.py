@@ -88,17 +88,15 @@ BUNDLED_IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
     "Marvin-v0": (MARVIN, {}, None, None),
 }
 
-#: Folder of an environment in Gymnasium, and the extra that it needs.
-_EXTRAS = {
-    "atari": "atari",
-    "mujoco": "mujoco",
-    "box2d": "box2d",
-    "toy_text": "toy-text",
-    "classic_control": "classic-control",
+#: A part of an entry point, and the package that it needs.
+_PACKAGES = {
+    "atari": "es-queue[atari]",
+    "mujoco": "es-queue[mujoco]",
+    "box2d": "gymnasium[box2d]",
+    "rendered_walker": "gymnasium[box2d]",
+    "toy_text": "gymnasium[toy-text]",
+    "classic_control": "gymnasium[classic-control]",
 }
-
-#: Extras that es-queue has under the same name.
-OWN_EXTRAS = ("mujoco", "atari")
 
 #: Arguments of gymnasium.make that the world sets itself.
 _RESERVED = ("id", "max_episode_steps", "disable_env_checker", "render_mode")
@@ -106,12 +104,13 @@ _RESERVED = ("id", "max_episode_steps", "disable_env_checker", "render_mode")
 
 @dataclass(frozen=True)
 class RegisteredEnvironment:
-    """A found environment: its spec, all arguments for its class, and the user's module, if any."""
+    """A found environment: its spec, all arguments for its class, the user's module, if any, and a
+    sentence about it for the user.
+    """
 
     spec: EnvSpec
     arguments: dict[str, Any]
     module: str | None
-    #: What is to be said of a run of it: that another one is played than was asked for.
     note: str = ""
 
     @property
@@ -186,7 +185,7 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
 
 
 def import_user_module(module: str, environment_id: str) -> None:
-    """Import a user's module. Raises EnvironmentFailure, MissingPackage without such a module."""
+    """Raises EnvironmentFailure, MissingPackage without such a module."""
     if trouble := module_trouble(module):
         raise EnvironmentFailure(f"the environment {environment_id}: {trouble}")
     try:
@@ -205,9 +204,7 @@ def import_user_module(module: str, environment_id: str) -> None:
 
 
 def find_spec(registration: Any, name: str) -> Any:
-    """The spec of ``name`` in Gymnasium's ``registration`` or the old gym's; the newest version if
-    the name has none.
-    """
+    """In Gymnasium's ``registration`` or the old gym's; the newest version if the name has none."""
     with suppress(Exception):  # each library's own errors for names that are none
         space, bare, version = registration.parse_env_id(name)
         if version is None and name not in registration.registry:
@@ -242,15 +239,11 @@ def format_unknown_id(name: str, known: list[str], module: str = "") -> str:
 
 
 def format_missing_package(entry: RegisteredEnvironment, error: Exception) -> str:
-    """One sentence for an import that failed, with the command that installs what is missing."""
-    extra = next(
-        (extra for part, extra in _EXTRAS.items() if f".{part}" in entry.entry_point), None
-    )
-    extra = "box2d" if entry.entry_point == MARVIN else extra
-    if extra is None or "gymnasium-robotics" in str(error):
+    """One sentence, with the command that installs what is missing."""
+    known = [package for part, package in _PACKAGES.items() if f".{part}" in entry.entry_point]
+    if not known or "gymnasium-robotics" in str(error):
         return f"{entry.id} cannot be imported: {describe_error(error)}"
-    package = "es-queue" if extra in OWN_EXTRAS else "gymnasium"
-    return f"{entry.id} needs a package that is not installed: pip install '{package}[{extra}]'"
+    return f"{entry.id} needs a package that is not installed: pip install '{known[0]}'"
 
 
 register_bundled_ids()

@@ -39,7 +39,7 @@ Scenery = list[tuple[Polygon, tuple[int, int, int]]]
 
 
 class RenderedWalker(LeanWalker):
-    """Plays the same episodes as LeanWalker, and passes their bodies to Gymnasium's ``render``.
+    """LeanWalker's episodes, whose bodies Gymnasium's ``render`` draws.
 
     render_mode: "rgb_array" or "human" (a window that follows each step)
     """
@@ -75,7 +75,6 @@ class RenderedWalker(LeanWalker):
         return float(BipedalWalker.metadata["render_fps"])
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The frame [400, 600, 3] under "rgb_array"; None under "human", which has a window."""
         frame: NDArray[np.uint8] | None = None
         if self._canvas.render_mode == "rgb_array":
             frame = self._canvas.render()
@@ -143,8 +142,6 @@ _PAINT: list[tuple[Polygon, Any]] = [
 
 
 class RenderedMarvin(RenderedWalker):
-    """Plays the same episodes as LeanMarvin."""
-
     shape = MARVIN
     soil = (128, 153, 178)
 
@@ -176,10 +173,7 @@ class RenderedMarvin(RenderedWalker):
 
 
 class MarvinEnv(gymnasium.Env[Floats, Floats]):
-    """Marvin for ``gymnasium.make``; its episodes are LeanMarvin's, to the bit.
-
-    render_mode: "rgb_array", "human" (a window that follows each step) or None
-    """
+    """Marvin for ``gymnasium.make``; its episodes are LeanMarvin's, to the bit."""
 
     metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 50}  # noqa: RUF012 - Gymnasium has it so
 
@@ -196,7 +190,6 @@ class MarvinEnv(gymnasium.Env[Floats, Floats]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Floats, dict[str, Any]]:
-        """Begin the episode of ``seed``, or of a seed that the environment's generator draws."""
         super().reset(seed=seed)
         if seed is None or seed >= 2**32:
             seed = int(self.np_random.integers(2**32))
@@ -222,10 +215,8 @@ class MarvinEnv(gymnasium.Env[Floats, Floats]):
 
 
 class LidarV2Mixin:
-    """Precedes a BipedalWalker of version 3, Gymnasium's or gym's, and gives it the lidar of
-    version 2.
-
-    Unlike both, it builds a new Box2D world at each reset, so an episode depends only on its seed.
+    """Gives a BipedalWalker of version 3, Gymnasium's or gym's, the lidar of version 2. It builds a
+    new Box2D world at each reset, so an episode depends only on its seed.
     """
 
     lidar: list[Any]

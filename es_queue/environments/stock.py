@@ -26,12 +26,11 @@ from es_queue.environments.interface import (
     Environment,
     EnvironmentRequest,
     EnvironmentSpec,
-    ObservationGroup,
-    ObservationLeaf,
-    ObservationTree,
+    ObservationPart,
+    Path,
     flatten,
-    join_name,
     make_encoder,
+    path_suffix,
 )
 from es_queue.environments.registry import (
     MARVIN,
@@ -63,7 +62,7 @@ LOCOMOTION = tuple(
 
 
 def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest) -> str:
-    """The request's behaviour, never "auto"; empty if the strategy compares none."""
+    """Never "auto"; empty if the strategy compares none."""
     if request.behaviour != AUTO:
         return request.behaviour
     if entry.entry_point in WALKERS or entry.entry_point.startswith(LOCOMOTION):
@@ -72,7 +71,7 @@ def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest)
 
 
 def is_read_inside(name: str) -> bool:
-    """Whether the behaviour must be read inside the environment, because observations lack it."""
+    """Whether it must be read inside the environment, because observations lack it."""
     return name not in ("", LAST)
 
 
@@ -125,7 +124,6 @@ def final_position(environment: GymEnvironment) -> Any:
 
 
 def memory(environment: GymEnvironment) -> Any:
-    """The memory of the Atari console, 128 bytes."""
     console = getattr(environment.unwrapped, "ale", None)
     if console is None:
         raise EnvironmentFailure(
@@ -136,7 +134,7 @@ def memory(environment: GymEnvironment) -> Any:
 
 
 def behaviour_vector(values: Any) -> Floats:
-    """A behaviour as float32 [b]. Raises EnvironmentFailure for an invalid or too long one."""
+    """Float32 [b]. Raises EnvironmentFailure for an invalid or too long behaviour."""
     try:
         descriptor: Floats = np.array(values, np.float32).ravel()
     except (TypeError, ValueError):
@@ -159,45 +157,39 @@ def validate_length(numbers: int) -> None:
 # --- spaces
 
 
-def observation_tree(
-    space: spaces.Space[Any], environment_id: str, name: str = ""
-) -> ObservationTree:
-    """The parts of the observations of ``space``; ``name`` is the part's.
-
-    Box and MultiBinary are flattened in C order; Discrete and each part of MultiDiscrete become
+def observation_parts(
+    space: spaces.Space[Any], environment_id: str, path: Path = ()
+) -> tuple[ObservationPart, ...]:
+    """Box and MultiBinary are flattened in C order; Discrete and each part of MultiDiscrete become
     one-hot. Raises EnvironmentFailure for any other space, and for a name that is not text.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return ObservationLeaf(math.prod(space.shape))
+        return (ObservationPart(path, math.prod(space.shape)),)
     if isinstance(space, spaces.Discrete):
-        return ObservationLeaf(int(space.n), (int(space.n),), (int(space.start),))
+        return (ObservationPart(path, int(space.n), (int(space.n),), (int(space.start),)),)
     if isinstance(space, spaces.MultiDiscrete):
-        sizes = space.nvec.reshape(-1).tolist()
-        return ObservationLeaf(sum(sizes), tuple(sizes), tuple(space.start.reshape(-1).tolist()))
+        sizes, starts = (tuple(array.reshape(-1).tolist()) for array in (space.nvec, space.start))
+        return (ObservationPart(path, sum(sizes), sizes, starts),)
     if isinstance(space, spaces.Dict | spaces.Tuple) and space.spaces:
-        parts: Any = space.spaces
-        named = isinstance(space, spaces.Dict)
-        items = list(parts.items() if named else enumerate(parts))
-        for key, _ in items if named else ():
-            if not isinstance(key, str) or not key.isprintable():
+        inner: Any = space.spaces
+        found: list[ObservationPart] = []
+        for key, part in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
+            if isinstance(inner, Mapping) and not (isinstance(key, str) and key.isprintable()):
                 raise EnvironmentFailure(
                     f"the observations of {environment_id} have a part named {key!r}; use "
                     "printable text"
                 )
-        trees = [
-            observation_tree(part, environment_id, join_name(name, key)) for key, part in items
-        ]
-        return ObservationGroup(tuple(key for key, _ in items), tuple(trees))
-    part = f" {name}" if name else ""
+            found += observation_parts(part, environment_id, (*path, key))
+        return tuple(found)
     raise EnvironmentFailure(
-        f"the observations{part} of {environment_id} are a {type(space).__name__}; es-queue "
-        "supports Box, Discrete, MultiDiscrete, "
-        "MultiBinary, and Dict and Tuple of them (your own wrapper can convert it to one of these)"
+        f"the observations{path_suffix(path)} of {environment_id} are a {type(space).__name__}; "
+        "es-queue supports Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them "
+        "(your own wrapper can convert it to one of these)"
     )
 
 
 def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
-    """The ActionSpec of ``space``. Raises EnvironmentFailure for an unsupported space."""
+    """Raises EnvironmentFailure for an unsupported space."""
     if isinstance(space, spaces.Box):
         low, high = (tuple(map(float, bound.reshape(-1))) for bound in (space.low, space.high))
         return ActionSpec("box", shape=space.shape, low=low, high=high)
@@ -212,8 +204,7 @@ def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
         )
     raise EnvironmentFailure(
         f"the actions of {environment_id} are a {type(space).__name__}; es-queue supports Box, "
-        "Discrete, "
-        "MultiDiscrete and MultiBinary"
+        "Discrete, MultiDiscrete and MultiBinary"
     )
 
 
@@ -264,30 +255,28 @@ class StockEnvironment:
         self._measure: Measure | None = None
         if is_read_inside(name) and name != FEET:
             self._measure = inside.get(name) or load_function("behaviour", name, UsageError)
-        tree = observation_tree(self._environment.observation_space, entry.id)
-        is_leaf, choices = isinstance(tree, ObservationLeaf), getattr(tree, "choices", ())
-        self._encode = flatten if is_leaf and not choices else make_encoder(tree)
-        actions = self._environment.action_space
+        space, actions = self._environment.observation_space, self._environment.action_space
+        parts = observation_parts(space, entry.id)
+        is_array = not (parts[0].path or parts[0].choices)
+        self._encode = flatten if is_array else make_encoder(parts)
         is_rounded = isinstance(actions, spaces.Box) and actions.dtype.kind != "f"
         self._rounded = actions.dtype if is_rounded else None
-        space = self._environment.observation_space
         shape = space.shape if isinstance(space, spaces.Box) else ()
         self.spec = EnvironmentSpec(
             id=entry.id,
-            observation_size=tree.size,
-            action=action_spec(self._environment.action_space, entry.id),
+            observation_size=sum(part.size for part in parts),
+            action=action_spec(actions, entry.id),
             step_limit=entry.spec.max_episode_steps,
             reward_threshold=entry.reward_threshold,
             highest_reward=self._highest_reward(),
             backend=GYM.name if request.backend == GYM.name else STOCK.name,
             note=entry.note,
-            discrete_start=int(space.start) if isinstance(space, spaces.Discrete) else None,
             observation_shape=shape if len(shape) > 1 else (),
-            observation=None if is_leaf and len(choices) < 2 else tree,
+            observation=() if is_array else parts,
         )
 
     def _highest_reward(self) -> float | None:
-        """The upper end of the declared ``reward_range``, or the known one; None if not finite."""
+        """The upper end of the declared ``reward_range``, or the known one."""
         declared = getattr(self._environment, "reward_range", None)
         if declared is not None and np.isfinite(declared[1]):
             return float(declared[1])
@@ -360,7 +349,7 @@ class StockEnvironment:
 
 
 def _shown(value: Any) -> str:
-    """What an environment returned, for people: its type, or the number of its values."""
+    """Its type, or the number of its values."""
     if isinstance(value, tuple | list):
         return f"{len(value)} values"
     shape = getattr(value, "shape", None)

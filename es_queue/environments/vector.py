@@ -38,7 +38,7 @@ def is_installed() -> bool:
 
 
 def load_envpool(environment_id: str) -> Any:
-    """EnvPool's module. Raises EnvironmentFailure, in one sentence, if it cannot be imported."""
+    """Raises EnvironmentFailure in one sentence if it cannot be imported."""
     if importlib.util.find_spec("envpool") is None:
         raise MissingPackage(
             f"{environment_id} runs on EnvPool, which is not installed here: {ENVPOOL.install}"
@@ -53,10 +53,8 @@ def load_envpool(environment_id: str) -> Any:
 
 
 class EnvPoolVectorEnvironment:
-    """Episodes of one EnvPool task. Each batch has a new pool, because EnvPool takes seeds only at
-    creation.
-
-    Do not step a slot whose episode is over: EnvPool would begin another episode there.
+    """Episodes of one EnvPool task, in a new pool for each batch, because EnvPool takes seeds only
+    at creation. It would begin another episode after one that is over.
     """
 
     #: With fewer, BipedalWalker's lean step takes less time than the pool's.
@@ -141,9 +139,8 @@ class UnbatchedEnvironment:
 
 
 class CartPoleVectorEnvironment:
-    """CartPole's episodes, identical to the bit to those of the scalar environment.
-
-    Gymnasium's own reset and autoreset are not used: they draw all starts from one generator.
+    """CartPole's episodes, identical to the bit to those of the scalar environment. Gymnasium's own
+    reset would draw all starts from one generator.
 
     arguments: of the environment's class, from CARTPOLE_ARGUMENTS
     """
@@ -188,7 +185,7 @@ class CartPoleVectorEnvironment:
 
 
 class _AnyActions:
-    """Accepts any actions, because the vectorised step checks a fixed number of environments."""
+    """The vectorised step checks a fixed number of environments."""
 
     def contains(self, actions: object) -> bool:
         return True
@@ -202,11 +199,9 @@ _BLOCK = 768
 
 
 class Mt19937:
-    """``std::mt19937(seed)``: the same doubles and integers as C++ code built with GCC's library.
-
-    NumPy's RandomState has the same generator and seeding, and its stream is frozen (NEP 19).
-
-    seed: integer in [0, 2**32)
+    """``std::mt19937(seed)``: the doubles and integers of C++ code built with GCC's library, for a
+    seed below 2**32. NumPy's RandomState has the same generator and seeding, and its stream is
+    frozen (NEP 19).
     """
 
     def __init__(self, seed: int) -> None:
@@ -232,7 +227,6 @@ class Mt19937:
         self._next = 0
 
     def skip(self, words: int) -> None:
-        """Skip ``words`` draws of 32 bits."""
         while words > len(self._drawn) - self._next:
             words -= len(self._drawn) - self._next
             self._next = len(self._drawn)

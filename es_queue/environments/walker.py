@@ -61,9 +61,7 @@ class Terrain:
 
 
 def generate_terrain(stream: Mt19937, hardcore: bool) -> Terrain:
-    """The ground from left to right, one height after the other; draws in exactly EnvPool's
-    order.
-    """
+    """The ground from left to right; draws in exactly EnvPool's order."""
     terrain, y, original_y, velocity = Terrain(), HEIGHT, 0.0, 0.0
     state, counter, begins = _GRASS, START_PAD, False
     stair_steps = stair_height = 0
@@ -189,7 +187,7 @@ BIPEDAL_WALKER = WalkerShape(
 
 
 def _ellipse(x: float, y: float, width: float, height: float) -> Polygon:
-    """Sixteen corners, the most that Box2D takes; centre and half axes in pixels."""
+    """Sixteen corners, Box2D's most; centre and half axes in pixels."""
     turns = [2 * math.pi * i / 16 for i in range(16)]
     return [
         (round(x + width * math.cos(turn), 1), round(y + height * math.sin(turn), 1))
@@ -224,9 +222,8 @@ MARVIN = WalkerShape(
 
 
 class ContactTracker(Box2D.b2ContactListener):  # type: ignore[misc]
-    """Tracks whether the hull touched the ground, and which feet touch it (1.0 or 0.0).
-
-    As in Gymnasium, a foot counts as lifted when any of its contacts ends, even if another remains.
+    """Whether the hull touched the ground, and which feet touch it (1.0 or 0.0). As in Gymnasium, a
+    foot is lifted when any of its contacts ends, even if another remains.
     """
 
     def __init__(self) -> None:
@@ -272,9 +269,9 @@ class WalkerBody:
 
 
 def build_walker(ground: Terrain, stream: Mt19937, shape: WalkerShape) -> WalkerBody:
-    """Put a walker onto ``ground`` and push it with a random force drawn from ``stream``.
+    """Put a walker onto ``ground`` and push it with a random force.
 
-    The order in which fixtures are made decides the order in which Box2D solves contacts: keep it.
+    The order of fixtures decides the order in which Box2D solves contacts: keep it.
     """
     world, contacts = Box2D.b2World(), ContactTracker()
     world.contactListener = contacts
@@ -347,10 +344,8 @@ RAYS = [(math.sin(1.5 * i / 10.0) * RANGE, math.cos(1.5 * i / 10.0) * RANGE) for
 
 
 class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
-    """Rays as BipedalWalker-v3 has them: they end at the nearest ground.
-
-    They also pass through the walker, so they are cast in a world that has only the ground: two of
-    three reports in the walker's own world would be of its own parts.
+    """Rays as BipedalWalker-v3 has them: they end at the nearest ground. They also pass through the
+    walker, so they are cast in a world that has only the ground.
 
     seen: numbers of the observation; only their rays are cast
     """
@@ -362,9 +357,7 @@ class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
         self.rays = [(i, *RAYS[i]) for i, number in enumerate(LIDAR) if number in seen]
 
     def fractions(self, ray: Callable[..., None], x: float, y: float) -> list[float]:
-        """The free fraction of each ray of the hull at (x, y), 0 if it is not cast; ``ray`` casts
-        one.
-        """
+        """The free fraction of each ray of the hull at (x, y), 0 if it is not cast."""
         measured, origin = [0.0] * len(RAYS), (x, y)
         for i, right, down in self.rays:
             self.fraction = 1.0
@@ -378,8 +371,8 @@ class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
 
 
 class LidarV2(Lidar):
-    """Rays as version 2 had them: they end at the first ground that Box2D's tree happens to
-    report, so they need the walker's own world.
+    """Rays as version 2 had them: they end at the first ground that Box2D's tree happens to report,
+    so they need the walker's own world.
     """
 
     sees_walker = True
@@ -513,8 +506,6 @@ class LeanWalker:
 
 
 class LeanMarvin(LeanWalker):
-    """Marvin as an Environment: the lean walker with Marvin's body."""
-
     shape = MARVIN
 
     def __init__(self, seen: Collection[int] = LIDAR) -> None:

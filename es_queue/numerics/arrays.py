@@ -65,8 +65,7 @@ def usable_cores() -> int:
 
 def for_each(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:
     """Call ``work`` once with each item, in that many threads, which see the caller's
-    ``np.errstate`` and end with the call, so a process may fork afterwards. Raises what ``work``
-    raises.
+    ``np.errstate`` and end with the call, so a process may fork afterwards.
     """
     if threads <= 1:
         for item in items:
@@ -106,9 +105,7 @@ class NoiseRows(Protocol):
         """Row k is ``noise[indices[k] + start : indices[k] + stop]``."""
         ...
 
-    def views(self, indices: Integers, start: int, stop: int) -> Sequence[Floats]:
-        """The same rows without a copy, read-only."""
-        ...
+    def views(self, indices: Integers, start: int, stop: int) -> Sequence[Floats]: ...
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from es_queue.errors import RunFolderError, UsageError
+from es_queue.errors import RunFolderError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normals import RECIPE as RECIPE
 from es_queue.numerics.normals import RUN, generate_table, runs
 from es_queue.private_files import cache_folder, replacing, take_lock
 
 DEFAULT_SEED = 123
-MAX_SIZE = 2**32 - 1
 SMALLEST_DEFAULT = 2**22
 LARGEST_DEFAULT = 250_000_000
 #: Size of a default table in multiples of the parameters.
@@ -58,15 +57,14 @@ class NoiseTable:
 
     @classmethod
     def open(cls, size: int, directory: Path | None = None, seed: int = DEFAULT_SEED) -> NoiseTable:
-        """Map the host's table of ``size`` floats. The first process makes it; the others wait.
+        """Map the host's table of ``size`` floats. The first process makes it; the others wait. One
+        that fails the check is made again, with a RuntimeWarning; in memory if its file cannot be
+        replaced.
 
         directory: by default $ES_QUEUE_NOISE_DIR, else the user's cache, else a temporary folder
 
-        A table that fails the check is made again, with a RuntimeWarning; in memory if its file
-        cannot be replaced. Raises UsageError for an invalid size or seed, RunFolderError for a
-        problem with the disk.
+        Raises RunFolderError for a problem with the disk.
         """
-        validate_recipe(size, seed)
         with os_errors_explained(directory):
             folder = (
                 ensure_private_folder(directory, writable=False) if directory else default_folder()
@@ -87,8 +85,7 @@ class NoiseTable:
 
     @classmethod
     def in_memory(cls, size: int, seed: int = DEFAULT_SEED) -> NoiseTable:
-        """The same table without a file, for tests and tiny runs. Raises UsageError."""
-        validate_recipe(size, seed)
+        """Without a file."""
         values = np.empty(size, dtype="<f4")
 
         def put(start: int, piece: Floats) -> None:
@@ -100,10 +97,7 @@ class NoiseTable:
 
     def row(self, index: int, size: int) -> Floats:
         """The perturbation at ``index``: a read-only view float32[size]. Raises ValueError."""
-        if isinstance(index, bool | np.bool_) or not isinstance(index, int | np.integer):
-            raise ValueError(f"a noise index is an integer, not {type(index).__name__}")
-        self._check_bounds(int(index), int(index), 0, size)
-        return self._values[int(index) : int(index) + size]
+        return self.views(np.array([index]), 0, size)[0]
 
     def rows(self, indices: Integers, start: int, stop: int) -> Floats:
         """Columns start to stop of each perturbation: a copy, indices int64[S] to float32[S, stop -
@@ -115,7 +109,7 @@ class NoiseTable:
         return windows[starts]
 
     def views(self, indices: Integers, start: int, stop: int) -> list[Floats]:
-        """The rows of :meth:`rows` without a copy, read-only; raises the same errors."""
+        """Read-only rows without a copy; raises the same errors."""
         width = stop - start
         return [
             self._values[first : first + width]
@@ -123,19 +117,27 @@ class NoiseTable:
         ]
 
     def _starts(self, indices: Integers, start: int, stop: int) -> Integers:
+        # numpy would use other noise for a negative index, and broadcast a short row.
         starts = np.asarray(indices)
         if starts.ndim != 1 or starts.dtype.kind not in "iu":
             raise ValueError(
                 f"noise indices are integers[S], not {starts.dtype}{list(starts.shape)}"
             )
+        if not 0 <= start <= stop <= self.size:
+            raise ValueError(
+                f"columns {start} to {stop} do not fit a noise table of {self.size} floats"
+            )
         low, high = (int(starts.min()), int(starts.max())) if starts.size else (0, 0)
-        self._check_bounds(low, high, start, stop)
+        if low < 0 or high > self.size - stop:
+            raise ValueError(
+                f"noise index {low if low < 0 else high} is not in 0 .. {self.size - stop}"
+            )
         return starts.astype(np.int64) + start
 
     def recheck(self) -> str:
-        """Call it per publication: every RECHECK_EVERY-th call compares random parts with the
-        generator. If they differ, this process continues with a new table in memory, and a sentence
-        about it is returned, else "".
+        """Every RECHECK_EVERY-th call compares random parts with the generator. If they differ,
+        this process continues with a new table in memory, and a sentence about it is returned, else
+        "".
         """
         self._publications += 1
         if self.path is None or self._publications % RECHECK_EVERY:
@@ -150,17 +152,6 @@ class NoiseTable:
             f"set {FOLDER_VARIABLE} to a folder that no other program writes to"
         )
 
-    def _check_bounds(self, low: int, high: int, start: int, stop: int) -> None:
-        # numpy would use other noise for a negative index, and broadcast a short row.
-        if not 0 <= start <= stop <= self.size:
-            raise ValueError(
-                f"columns {start} to {stop} do not fit a noise table of {self.size} floats"
-            )
-        if low < 0 or high > self.size - stop:
-            raise ValueError(
-                f"noise index {low if low < 0 else high} is not in 0 .. {self.size - stop}"
-            )
-
 
 def default_size(parameters: int) -> int:
     """Floats of the table for that many parameters: 16 MB to 1 GB, unless the policy needs more."""
@@ -169,7 +160,7 @@ def default_size(parameters: int) -> int:
 
 
 def is_sound(values: Floats, seed: int, count: int) -> bool:
-    """Whether ``count`` random runs of the table float32[size] match the seed."""
+    """Whether ``count`` random runs of the table match the seed."""
     drawn = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
     starts = (drawn % np.uint64(-(-len(values) // RUN))).astype(np.int64) * RUN
     for start, expected in zip(starts.tolist(), runs(seed, starts), strict=True):
@@ -177,14 +168,6 @@ def is_sound(values: Floats, seed: int, count: int) -> bool:
         if not np.array_equal(run, expected[: len(run)]):
             return False
     return True
-
-
-def validate_recipe(size: int, seed: int) -> None:
-    """Raise UsageError unless a table of that size (floats) and seed can be made."""
-    if not 1 <= size <= MAX_SIZE:
-        raise UsageError(f"a noise table has 1 to {MAX_SIZE} floats, not {size}")
-    if not 0 <= seed < 2**64:
-        raise UsageError(f"the seed of a noise table is in 0 .. 2**64 - 1, not {seed}")
 
 
 # --- the file
@@ -202,7 +185,7 @@ def default_folder() -> Path:
 
 def ensure_private_folder(folder: Path, *, writable: bool = True) -> Path:
     """``folder``, made with mode 0700 if missing. Raises RunFolderError if others may write there,
-    OSError if it cannot be made, or not be written to although it must be ``writable``.
+    OSError if it cannot be made, or written to although ``writable``.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK if writable else os.X_OK):
@@ -212,8 +195,8 @@ def ensure_private_folder(folder: Path, *, writable: bool = True) -> Path:
 
 
 def validate_ownership(path: Path) -> None:
-    """Raise RunFolderError unless ``path``, and the target of a link, is this user's and writable
-    only by them.
+    """Raise RunFolderError unless ``path``, and a link's target, is this user's and writable only
+    by them.
     """
     for about in (path.lstat(), path.stat()):
         if about.st_uid != os.geteuid():
@@ -232,7 +215,6 @@ def table_path(folder: Path, seed: int, size: int) -> Path:
 
 
 def map_table(path: Path, size: int) -> Floats:
-    """The file's ``size`` floats, read-only. Raises OSError or ValueError."""
     return np.memmap(path, dtype="<f4", mode="r", shape=(size,)).view(np.ndarray)
 
 
@@ -252,10 +234,8 @@ def stored_digest(path: Path, seed: int, size: int) -> str | None:
 
 
 def create_if_missing(path: Path, seed: int, size: int) -> str:
-    """Make the table and its description unless another process does; returns its digest.
-
-    Both are written under other names, whose leftovers the next process removes, so that no reader
-    sees half a table.
+    """Make the table and its description unless another process does; returns its digest. Both have
+    other names until they are complete, whose leftovers the next process removes.
     """
     with exclusive_lock(path.with_suffix(".lock")):
         if digest := stored_digest(path, seed, size):
@@ -293,7 +273,6 @@ def replacing_partial(path: Path) -> AbstractContextManager[BinaryIO]:
 
 @contextmanager
 def exclusive_lock(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold the lock file. Raises RunFolderError at the deadline."""
     remedy = f"set {FOLDER_VARIABLE} to a local disk"
     descriptor = take_lock(path, seconds, remedy)
     if descriptor is None:
@@ -308,7 +287,7 @@ def exclusive_lock(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def os_errors_explained(folder: Path | None) -> Iterator[None]:
-    """Turn the operating system's errors into one sentence with the fix."""
+    """One sentence with the fix."""
     try:
         yield
     except OSError as error:

@@ -160,7 +160,7 @@ def series(coefficients: tuple[float, ...], values: Floats, out: Floats) -> None
 
 def generate_table(seed: int, size: int, put: Callable[[int, Floats], object]) -> str:
     """Call ``put(start, piece)`` with every chunk of a table, from all cores and in any order;
-    returns the table's digest. Raises what ``put`` raises.
+    returns the table's digest.
     """
 
     idle: list[ChunkGenerator] = []  # fresh memory for each batch would cost a tenth of its time

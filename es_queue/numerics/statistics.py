@@ -23,86 +23,56 @@ PIECE = 2**15
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, mean float64[d] and sum of squared deviations float64[d] of an episode."""
-
-    count: int
-    mean: Doubles
-    m2: Doubles
-
-    @staticmethod
-    def of(observations: NDArray[Any]) -> Moments:
-        """The moments of float[T, d], T >= 1, in float64: two passes, rows in order (numpy adds
-        pairwise if d is 1). Chan, Golub and LeVeque 1983.
-        """
-        rows = np.ascontiguousarray(observations, dtype=np.float64)
-        if rows.ndim != 2 or not len(rows):
-            raise ValueError(
-                f"moments need observations [T, d] of at least one step, not {list(rows.shape)}"
-            )
-        # an observation may be infinite; merge leaves such an episode out
-        with np.errstate(all="ignore"):
-            mean = np.add.reduce(rows, axis=0) / len(rows)
-            deviations = rows - mean
-            return Moments(len(rows), mean, np.add.reduce(deviations * deviations, axis=0))
-
-
-@dataclass(frozen=True)
-class RunningMoments:
-    """Moments of all episodes so far. Merge in slot order: another order gives other bits."""
+    """Count, mean float64[d] and sum of squared deviations float64[d] of an episode, or of all so
+    far. Merge in slot order: another order gives other bits.
+    """
 
     count: int
     mean: Doubles
     m2: Doubles
 
     @classmethod
-    def empty(cls, size: int) -> RunningMoments:
+    def empty(cls, size: int) -> Moments:
         return cls(0, np.zeros(size), np.zeros(size))
 
-    def merge(self, other: Moments) -> RunningMoments:
-        """Add one more episode (Chan, Golub and LeVeque 1979), unless it would make the moments
-        non-finite. Raises ValueError for another number of columns.
+    @staticmethod
+    def of(observations: NDArray[Any]) -> Moments:
+        """Of float[T, d], T >= 1, in float64: two passes, rows in order. Chan, Golub and LeVeque
+        1983.
         """
-        if other.mean.shape != self.mean.shape or other.m2.shape != self.m2.shape:
-            raise ValueError(
-                f"moments of {other.mean.shape} do not fit into those of {self.mean.shape}"
-            )
-        count = self.count + other.count
-        if other.count < 1:
-            return self
+        rows = np.ascontiguousarray(observations, dtype=np.float64)
+        # an observation may be infinite; merge leaves such an episode out
         with np.errstate(all="ignore"):
-            delta = other.mean - self.mean
-            mean = self.mean + delta * (other.count / count)
-            m2 = self.m2 + other.m2 + delta * delta * (self.count * other.count / count)
-        if not (np.isfinite(mean).all() and np.isfinite(m2).all()):
-            return self
-        return RunningMoments(count, mean, m2)
+            mean = np.add.reduce(rows, axis=0) / len(rows)
+            deviations = rows - mean
+            return Moments(len(rows), mean, np.add.reduce(deviations * deviations, axis=0))
 
-    def merge_many(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> RunningMoments:
-        """``merge`` of several episodes, to the bit; means and M2s float64[k, d]."""
-        rows = (len(counts), len(self.mean))
-        if means.shape != rows or m2s.shape != rows:
-            raise ValueError(
-                f"moments of {means.shape} and {m2s.shape} do not fit into those of "
-                f"{rows[1]}, {rows[0]} times"
-            )
+    def merge(self, other: Moments) -> Moments:
+        """With one more episode."""
+        return self.merge_many([other.count], other.mean[np.newaxis], other.m2[np.newaxis])
+
+    def merge_many(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> Moments:
+        """With episodes of these means and M2s, float64[k, d], except those that would make the
+        moments non-finite (Chan, Golub and LeVeque 1979).
+        """
         if min(counts, default=1) < 1:
             kept = [at for at, count in enumerate(counts) if count >= 1]
             counts, means, m2s = [counts[at] for at in kept], means[kept], m2s[kept]
-        piece = max(1, PIECE // max(1, rows[1]))
+        piece = max(1, PIECE // max(1, len(self.mean)))
         result = self
         for start in range(0, len(counts), piece):
             segment = slice(start, start + piece)
             result = result._merge_valid(counts[segment], means[segment], m2s[segment])
-        # A non-finite value persists to the end: merge finds which episode spoils the rest.
         if np.isfinite(result.mean).all() and np.isfinite(result.m2).all():
             return result
+        # A non-finite value persists to the end: one by one shows which episode spoils the rest.
         result = self
-        for episode in map(Moments, counts, means, m2s):
+        for episode in map(Moments, counts, means, m2s) if len(counts) > 1 else ():
             result = result.merge(episode)
         return result
 
-    def _merge_valid(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> RunningMoments:
-        """``merge_many`` of valid episodes, unchecked. Only the means depend on each other."""
+    def _merge_valid(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> Moments:
+        """Unchecked. Only the means depend on each other."""
         before = list(accumulate(counts, initial=self.count))
         # Python integers: a product of two counts may exceed the precision of float64.
         weights = [added / count for added, count in zip(counts, before[1:], strict=True)]
@@ -128,7 +98,7 @@ class RunningMoments:
                 if len(mean) == 1
                 else np.add.reduce(terms, axis=0)
             )
-        return RunningMoments(before[-1], mean, m2)
+        return Moments(before[-1], mean, m2)
 
     def freeze(self, clip: float) -> FrozenStatistics:
         """The statistics that normalise the next generation; ``clip`` is in deviations."""
@@ -150,8 +120,8 @@ class RunningMoments:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> RunningMoments:
-        """Read the result of :meth:`to_arrays`. Raises KeyError if an array is missing."""
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Moments:
+        """Raises KeyError if an array is missing."""
         mean, m2 = (np.array(arrays[f"moments_{name}"], np.float64) for name in ("mean", "m2"))
         return cls(int(arrays["moments_count"]), mean, m2)
 
@@ -278,7 +248,7 @@ class Aggregates:
 
 
 def aggregate(values: Sequence[float | None]) -> Aggregates:
-    """The statistics of runs; higher is better. None or a non-finite value is a missing one."""
+    """Higher is better. None or a non-finite value is a missing one."""
     sorted_values = _sorted(
         [value for value in values if value is not None and math.isfinite(value)]
     )
@@ -330,9 +300,8 @@ def interquartile_means(rows: Doubles) -> Doubles:
 def bootstrap_interval(
     values: Sequence[float], statistic: Statistic, level: float = LEVEL, resamples: int = RESAMPLES
 ) -> Interval:
-    """The percentile bootstrap interval of a statistic over runs: (low, high).
-
-    The draws, with replacement, are the same in every numpy version and for any order of values.
+    """The percentile bootstrap interval of a statistic over runs. The draws, with replacement, are
+    the same in every numpy version and for any order of values.
     """
     row = _sorted(values)[0]
     raw = (

@@ -29,12 +29,9 @@ def make_policy(
     shape: tuple[int, ...] = (),
     reference: Floats | None = None,
 ) -> Policy:
-    """The policy that ``config`` names, for float32[observation_size] and ``action``.
-
-    shape, reference: see ``Policy.kinds``
-
-    Raises UsageError for spaces without numbers, for an image policy without images, for
-    ``observe`` numbers that the observation lacks, and for more parameters than a run can have.
+    """The policy that ``config`` names, for float32[observation_size] and ``action``; shape,
+    reference: see ``Policy.kinds``. Raises UsageError for what does not fit, and for more
+    parameters than a run can have.
     """
     if observation_size < 1 or action.outputs < 1:
         raise UsageError(
@@ -71,9 +68,7 @@ def make_policy(
 
 
 def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Floats:
-    """float32 [size]: the first parameters by seed, member and --init, or an objective's own first
-    vector.
-    """
+    """float32 [size] by seed, member and --init, or an objective's own first vector."""
     if config.model:  # the workers load its weights
         return np.zeros(policy.size, np.float32)
     if config.objective and config.init == AUTO:

@@ -25,12 +25,11 @@ class NonFiniteOutput(EsQueueError):  # noqa: N818 - it is what came out; the se
 
 
 class ActionMap:
-    """Raw outputs -> actions of one space.
+    """Raw outputs -> actions of one space. Raises UsageError for an unknown kind of space, and for
+    tanh with infinite bounds.
 
     bound: how a box is kept inside its bounds: "clip" to the finite ones, or "tanh" onto all of
     them
-
-    Raises UsageError for an unknown kind of space, and for tanh with infinite bounds.
     """
 
     def __init__(self, spec: ActionSpec, bound: str) -> None:
@@ -45,13 +44,12 @@ class ActionMap:
         self._shape = None if spec.shape == (flat,) or self._is_discrete else spec.shape
 
     def act_one(self, raw: Floats, noise: Floats | None = None) -> Any:
-        """The action of one environment for float32[outputs]; the caller owns the result.
+        """The action of one environment for float32[outputs]: float32[shape] for a box, int for
+        discrete, int64[shape] for multidiscrete, int8[shape] for multibinary; the caller owns it.
+        Raises NonFiniteOutput.
 
         noise: float32[n] for a box of n numbers, added before the bound, or to the values of the
         bins; other spaces take none
-
-        Returns float32[shape] for a box, int for discrete, int64[shape] for multidiscrete,
-        int8[shape] for multibinary. Raises NonFiniteOutput.
         """
         # Summed as Python floats: never overflows for float32, and faster than isfinite().all()
         # below 100 outputs.
@@ -63,10 +61,8 @@ class ActionMap:
         return int(action) if self._is_discrete else action
 
     def act(self, raw: Floats, noise: Floats | None = None) -> NDArray[Any]:
-        """The actions of many environments for float32[B, outputs]: an array [B, …] of what act_one
-        returns.
-
-        Raises NonFiniteOutput with the affected rows.
+        """For float32[B, outputs], an array [B, …] of what act_one returns. Raises NonFiniteOutput
+        with the affected rows.
         """
         finite = np.isfinite(raw)
         if not finite.all():

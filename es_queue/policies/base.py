@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import VIRTUAL
+from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.config.settings import AUTO, setting
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats
@@ -38,8 +38,7 @@ class BoundPolicy:
     act_one:  float32[d] -> float32[outputs], C-contiguous input, only for B = 1; the caller owns
     the result
     act_many: float32[B, d] -> float32[B, outputs], row b by individual b's weights
-    memory:   float32[B, m], the memory of each individual within an episode, which both functions
-    read and update; m is the policy's ``memory_size``, 0 without memory
+    memory:   float32[B, m], zeros when an episode begins, which both functions read and update
 
     Both give the same bits for the same row and memory, for any B. Neither silences numpy's
     floating-point warnings: the rollout enters ``np.errstate(all="ignore")`` once, and the action
@@ -51,12 +50,6 @@ class BoundPolicy:
     act_many: Forward
     memory: Floats = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
-    def __post_init__(self) -> None:
-        if self.count != 1:
-            # No method of this object: it would keep itself, and with it the weights of a batch,
-            # until Python looks for cycles.
-            object.__setattr__(self, "act_one", partial(refuse_one, self.count))
-
     def __call__(self, observations: Floats) -> Floats:
         """float32[B, d] -> float32[B, outputs]."""
         return self.act_many(observations)
@@ -65,13 +58,6 @@ class BoundPolicy:
         """``act_one`` for a new episode, with an empty memory."""
         self.memory.fill(0)
         return self.act_one
-
-
-def refuse_one(count: int, observation: Floats) -> Floats:
-    """Takes the place of ``act_one`` where several individuals are bound."""
-    raise ValueError(
-        f"act_one is for one individual; {count} are bound, call the policy with their rows"
-    )
 
 
 def bind_rows(act_row: Callable[[int, Floats], Floats], memory: Floats) -> BoundPolicy:
@@ -89,7 +75,7 @@ class Policy(ABC):
     observation_size: d, length of the flat float32 observation
     outputs:          numbers that the policy returns for one action
     size:             length of the flat vector
-    memory_size:      m, numbers of memory per individual, zero when an episode begins
+    memory_size:      m, numbers of memory per individual
     reference:        float32[N, d], the observations that the policy normalises by; None without
     row_length:       r, if the flat vector begins with a matrix [d, r], whose rows ``--observe``
     can leave out; else 0
@@ -183,8 +169,8 @@ class NormSettings(Policy.Settings):
 
 class LayeredPolicy(Policy):
     """Layers x @ W + b. The flat vector is W, b of the first layer, W, b of the second …, each W
-    [rows, columns] in C order. Without biases there is no b. The scale and the shift [columns each]
-    of each normalised layer follow (see ``fold_normalisation``).
+    [rows, columns] in C order, and then the scale and the shift [columns each] of each normalised
+    layer.
 
     shapes:     rows and columns of each W
     biases:     whether there is a b
@@ -197,6 +183,22 @@ class LayeredPolicy(Policy):
 
     auto: ClassVar[str] = "orthogonal"
     gain: float = 1.0
+
+    def __init__(
+        self,
+        config: RunConfig,
+        observation_size: int,
+        outputs: int,
+        shape: tuple[int, ...] = (),
+        reference: Floats | None = None,
+    ) -> None:
+        self.kind: str = config.policy
+        self.observation_size, self.outputs, self.reference = observation_size, outputs, reference
+        self.build(config, shape)
+
+    @abstractmethod
+    def build(self, config: RunConfig, shape: tuple[int, ...]) -> None:
+        """Call ``set_layers``."""
 
     def set_layers(
         self,
@@ -238,10 +240,8 @@ class LayeredPolicy(Policy):
         ]
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]. Biases are zero, the last layer is small, scales are one.
-
-        A forget gate's bias is one, so that it keeps its memory at first (Gers et al. 2000,
-        Jozefowicz et al. 2015).
+        """Biases are zero, the last layer is small, scales are one. A forget gate's bias is one, so
+        that it keeps its memory at first (Gers et al. 2000, Jozefowicz et al. 2015).
         """
         init = self.auto if init == AUTO else init
         vector = np.zeros(self.size, np.float32)
@@ -270,7 +270,7 @@ def affine(x: Floats, layer: Layer) -> Floats:
 
 
 def make_dense(layer: Layer) -> Forward:
-    """x -> x @ W + b for one row by the fastest call.
+    """x -> x @ W + b for one row.
 
     ``x.dot`` costs 0.4 us less than ``x @ weights`` and gives the same bits, except for a 1x1
     matrix: there it keeps the sign of a zero that the stacked product loses.
@@ -290,12 +290,8 @@ def make_dense(layer: Layer) -> Forward:
 
 
 class SelectedInputsPolicy(Policy):
-    """``--observe``: ``policy`` on some numbers of an observation; the flat vector is that of
-    ``policy``.
-
-    policy:  made for that number of inputs
-    whole:   the same kind of policy, for the whole observation
-    numbers: indices into the observation, in the order in which ``policy`` receives them
+    """``--observe``: ``policy`` on some ``numbers`` of an observation, in that order; the flat
+    vector is that of ``policy``. whole: the same kind of policy for the whole observation
     """
 
     numbers: NDArray[np.intp]
@@ -336,7 +332,7 @@ class SelectedInputsPolicy(Policy):
 class ConstantPolicy(Policy):
     """The policy of an objective: outputs = the flat vector itself, whatever it observes.
 
-    box: what ``ActionSpec`` says of the variables' bounds, start and scale
+    box: bounds, start and scale of the variables
     """
 
     def __init__(self, size: int, box: tuple[object, ...] = ()) -> None:
@@ -349,7 +345,6 @@ class ConstantPolicy(Policy):
         return "vector", self.size, *self.box
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]: zeros for auto and zero, standard normal numbers for normal."""
         return draw_unlayered(self.size, seed, init, "a vector has no layers").astype(np.float32)
 
     def bind(self, parameters: Floats) -> BoundPolicy:
@@ -388,9 +383,7 @@ LAST_LAYER = 0.01  # near-zero first outputs: no action is saturated before anyt
 
 
 def draw_normals(generator: np.random.Philox, count: int) -> Doubles:
-    """float64[count] of the standard normal distribution (Box and Muller 1958) from raw 64-bit
-    words.
-    """
+    """float64[count] of the standard normal distribution (Box and Muller 1958)."""
     pairs = (count + 1) // 2
     words = np.asarray(generator.random_raw(2 * pairs), dtype=np.uint64) >> np.uint64(11)
     uniform = words.astype(np.float64) * 2.0**-53
@@ -401,7 +394,6 @@ def draw_normals(generator: np.random.Philox, count: int) -> Doubles:
 
 
 def seeded_generator(seed: int) -> np.random.Philox:
-    """Raw words for the first parameters of a seed."""
     return np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64))
 
 

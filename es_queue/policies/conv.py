@@ -53,13 +53,8 @@ class Filters:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The layers of a convolutional policy.
-
-    stack:      its convolutions, in order
-    units:      width of the hidden layer or cell after the last convolution
-    activation: after each convolution and the hidden layer
-    biases:     whether its layers can have one
-    cell:       name of the recurrent cell in place of the hidden layer; empty for none
+    """A stack of convolutions, and a hidden layer of ``units``, or a recurrent ``cell``. The
+    activation follows each.
     """
 
     stack: tuple[Filters, ...]
@@ -88,8 +83,8 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Convolution:
-    """Filters over images [height, width, channels]; weights are [kernel, kernel, channels,
-    count] in C order.
+    """Filters over images [height, width, channels]; weights are [kernel, kernel, channels, count]
+    in C order.
     """
 
     filters: Filters
@@ -119,8 +114,8 @@ class Convolution:
 
     def make_gather(self) -> Forward:
         """float32[height, width, channels], or as many numbers in that order -> float32[places,
-        kernel · kernel · channels]: the inputs of each position, one row each. The next call
-        overwrites the result.
+        kernel · kernel · channels]: the inputs of each position. The next call overwrites the
+        result.
         """
         kernel, stride = self.filters.kernel, self.filters.stride
         (top, bottom), (left, right) = self.padding
@@ -151,15 +146,14 @@ class ConvPolicy(LayeredPolicy):
 
     A convolution's W is [kernel, kernel, channels, count], and its output is [height, width, count]
     in C order. Other layers have W transposed, [columns, rows], which BLAS multiplies up to three
-    times as fast here. A cell has W_in [rows, gates · units], b_in, W_state [units, gates · units]
-    and b_state, with each W transposed (see :mod:`es_queue.policies.recurrent`).
+    times as fast here. A cell has W_in, b_in, W_state and b_state (see
+    :mod:`es_queue.policies.recurrent`).
 
     With virtual batch normalisation, the convolutions are normalised, and the hidden layer if there
     is no cell.
 
     shape:     of the observation, an image: [h, w], or with channels (colours, or the frames of a
     stack) in the smaller of the first and the last dimension
-    reference: float32[N, observation_size], the batch for normalisation; None if nothing is bound
     """
 
     class Settings(BiasSettings, NormSettings):
@@ -169,15 +163,8 @@ class ConvPolicy(LayeredPolicy):
     auto = "normal"  # orthogonal weights take many seconds for millions of them
     takes_pixels = True
 
-    def __init__(
-        self,
-        config: RunConfig,
-        observation_size: int,
-        outputs: int,
-        shape: tuple[int, ...] = (),
-        reference: Floats | None = None,
-    ) -> None:
-        self.kind = kind = config.policy
+    def build(self, config: RunConfig, shape: tuple[int, ...]) -> None:
+        kind = self.kind
         if len(shape) not in (2, 3):
             described = f"arrays of shape {list(shape)}" if shape else "vectors"
             raise UsageError(
@@ -185,7 +172,6 @@ class ConvPolicy(LayeredPolicy):
                 "[height, width, colours], "
                 f"but the observations are {described}: use linear, mlp, rnn, lstm or gru"
             )
-        self.outputs, self.reference = outputs, reference
         self.architecture = architecture = ARCHITECTURES[kind]
         self.cell = CELLS[architecture.cell] if architecture.cell else None
         self.activation, self.gain = architecture.activation, GAINS[architecture.activation]
@@ -195,7 +181,6 @@ class ConvPolicy(LayeredPolicy):
         if not self.channels_first:
             height, width, channels = shape
         self.image_shape = height, width, channels
-        self.observation_size = height * width * channels
         self.convolutions: list[Convolution] = []
         for filters in architecture.stack:
             layer = Convolution(filters, height, width, channels)
@@ -216,7 +201,7 @@ class ConvPolicy(LayeredPolicy):
             self.memory_size = self.cell.states * units
         norms = [columns for _, columns in shapes[: depth + (self.cell is None)]]
         self.set_layers(
-            [*shapes, (units, outputs)],
+            [*shapes, (units, self.outputs)],
             architecture.biases and config.biases,
             norms if config.has_virtual_norm else [],
             transposed=depth,
@@ -236,7 +221,6 @@ class ConvPolicy(LayeredPolicy):
         return flat.reshape(height, width, channels)
 
     def acting_layers(self, vector: Floats) -> list[Layer]:
-        """See :meth:`LayeredPolicy.acting_layers`; normalisation is folded into W and b."""
         layers = self.layers(vector)
         if not self.norms:
             return layers
@@ -272,9 +256,7 @@ class ConvPolicy(LayeredPolicy):
         return BoundPolicy(len(rows), each[0], act_many, memory)
 
     def _network(self, gathers: list[Forward], layers: list[Layer], memory: Floats) -> Forward:
-        """float32[d] -> float32[outputs] for one individual; ``gathers`` are shared by all,
-        ``memory`` is its own.
-        """
+        """float32[d] -> float32[outputs] for one individual; ``gathers`` are shared by all."""
         depth, upright, cell = len(gathers), self.upright, self.cell
         convolutions = [
             make_convolution(gather, layer, self.activation)

@@ -36,11 +36,8 @@ TORCH_HINT = ": pip install 'es-queue[torch]'"
 
 
 class NumpyPolicy(Policy):
-    """Extend it and define ``act``. ``__init__`` takes (observation_size, outputs) and declares the
-    number of parameters.
-
-    If it also takes ``observation_shape``, it gets the shape of the observation array, () for a
-    vector.
+    """Extend it and define ``act``. ``__init__`` takes (observation_size, outputs), and if it wants
+    the shape of the observation array, () for a vector, observation_shape.
     """
 
     def __init__(
@@ -71,9 +68,7 @@ class NumpyPolicy(Policy):
         """
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size], the first parameters, which depend only on (seed, init). auto: zeros;
-        normal: standard normal numbers / √size.
-        """
+        """auto: zeros; normal: standard normal numbers / √size."""
         drawn = draw_unlayered(self.size, seed, init, "your own policy has no known layers")
         first: Floats = (drawn / np.sqrt(self.size)).astype(np.float32)
         return first
@@ -99,10 +94,7 @@ def load_custom_policy(
     path: str, observation_size: int, outputs: int, shape: tuple[int, ...]
 ) -> Policy:
     """The policy that ``module:Class`` names: a class that extends Policy (simplest: NumpyPolicy),
-    or a torch.nn.Module.
-
-    It is created with (observation_size, outputs), and with observation_shape if it takes that
-    argument. Raises UsageError if it cannot be imported, created or trained.
+    or a torch.nn.Module. Raises UsageError if it cannot be imported, created or trained.
     """
     kind = _load_class(path)
     try:
@@ -138,7 +130,6 @@ def load_custom_policy(
 
 
 def _load_class(path: str) -> type[Any]:
-    """Raises UsageError if it cannot be imported or is not a policy."""
     try:
         kind = load_attribute(f"policy {path}", path, UsageError)
     except UsageError as error:
@@ -218,7 +209,7 @@ def _probe_outputs(policy: Policy, rows: Floats) -> Floats:
 
 
 def load_objective(path: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names. Raises EnvironmentFailure in one sentence."""
+    """Raises EnvironmentFailure in one sentence."""
     if path == ASKED:
         return _not_called
     return load_function("objective", path, EnvironmentFailure)
@@ -229,8 +220,8 @@ def _not_called(vector: Floats) -> float:
 
 
 def initial_vector(request: EnvironmentRequest) -> Floats:
-    """The first parameters, float32 [parameters]: zeros in a box, else the function's ``start`` or
-    zeros. Raises EnvironmentFailure if it does not fit.
+    """float32 [parameters]: zeros in a box, else the function's ``start`` or zeros. Raises
+    EnvironmentFailure if it does not fit.
     """
     space = objective_space(request)
     if space.scale:

@@ -41,7 +41,6 @@ SELU_SCALE = np.array(1.0507009873554805, np.float32)
 
 
 def relu(x: Floats, out: Floats) -> None:
-    """max(x, 0); NaN stays NaN."""
     np.maximum(x, ZERO, out=out)
 
 
@@ -104,32 +103,22 @@ class MlpPolicy(LayeredPolicy):
             choices=tuple(ACTIVATIONS),
         )
 
-    def __init__(
-        self,
-        config: RunConfig,
-        observation_size: int,
-        outputs: int,
-        shape: tuple[int, ...] = (),
-        reference: Floats | None = None,
-    ) -> None:
+    def build(self, config: RunConfig, shape: tuple[int, ...]) -> None:
         own = dict(config.own)  # a linear policy has neither layers nor an activation
         self.hidden: tuple[int, ...] = tuple(own.get("hidden", ()))
         self.activation: str = own.get("activation", "tanh")
         self.gain = GAINS[self.activation]
-        self.observation_size, self.outputs = observation_size, outputs
-        self.reference = reference
-        shapes = list(pairwise((observation_size, *self.hidden, outputs)))
-        normalised = config.has_virtual_norm
-        self.set_layers(shapes, config.biases, list(self.hidden) if normalised else [])
-        self.row_length = 0 if normalised else shapes[0][1]
+        shapes = list(pairwise((self.observation_size, *self.hidden, self.outputs)))
+        self.set_layers(shapes, config.biases, list(self.hidden) if config.has_virtual_norm else [])
+        self.row_length = 0 if self.norms else shapes[0][1]
 
     @property
     def description(self) -> tuple[object, ...]:
-        kind = "normalised mlp" if self.norms else self.kinds[0]
+        kind = "normalised mlp" if self.norms else self.kind
         return kind, self.activation, tuple(self.shapes), self.biases
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`; a normalised one has copies of the weights instead of views."""
+        """A normalised one has copies of the weights instead of views."""
         rows, activate = self.checked(parameters), ACTIVATIONS[self.activation]
         layers = self.layers(rows)
         if self.norms:
@@ -156,7 +145,6 @@ class MlpPolicy(LayeredPolicy):
         return BoundPolicy(len(rows), act_one if hidden else dense_last, act_many)
 
     def acting_layers(self, vector: Floats) -> list[Layer]:
-        """See :meth:`LayeredPolicy.acting_layers`; normalisation is folded into W and b."""
         layers, x = self.layers(vector), self.reference
         if not self.norms:
             return layers
@@ -182,12 +170,12 @@ class LinearPolicy(MlpPolicy):
 
 
 def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Floats:
-    """float32[large.size]: parameters with which ``large`` acts as ``small`` with ``parameters``,
-    up to rounding.
+    """float32[large.size]: parameters with which ``large``, of more observations or wider layers,
+    acts as ``small`` with ``parameters``, up to rounding.
 
-    ``large`` begins with the observations of ``small``, and may have wider layers. New inputs have
-    no weight in old units, so no output changes. New units have their weights of ``first``,
-    float32[large.size], so that training can use them. Raises UsageError if ``small`` does not fit.
+    New inputs have no weight in old units, so no output changes. New units have their weights of
+    ``first``, float32[large.size], so that training can use them. Raises UsageError if ``small``
+    does not fit.
     """
     if isinstance(small, SelectedInputsPolicy) and isinstance(large, SelectedInputsPolicy):
         if not np.array_equal(small.numbers, large.numbers):

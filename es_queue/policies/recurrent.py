@@ -99,30 +99,19 @@ class RecurrentPolicy(LayeredPolicy):
 
     The flat vector is W_in, b_in, W_state, b_state of each layer, then W, b: W_in [inputs, gates ·
     units], W_state [units, gates · units]. The memory is that of each layer in turn.
-
-    kind: rnn, lstm or gru; cell: its equations; hidden: units of each layer
     """
 
     Settings = HiddenSettings
     kinds = tuple(CELLS)
 
-    def __init__(
-        self,
-        config: RunConfig,
-        observation_size: int,
-        outputs: int,
-        shape: tuple[int, ...] = (),
-        reference: Floats | None = None,
-    ) -> None:
-        self.kind: str = config.policy
+    def build(self, config: RunConfig, shape: tuple[int, ...]) -> None:
         self.cell = CELLS[self.kind]
-        self.observation_size, self.outputs = observation_size, outputs
         self.hidden = hidden = tuple(config.hidden)
         shapes: list[tuple[int, int]] = []
-        for inputs, units in zip((observation_size, *hidden), hidden, strict=False):
+        for inputs, units in zip((self.observation_size, *hidden), hidden, strict=False):
             shapes += [(inputs, self.cell.gates * units), (units, self.cell.gates * units)]
         forget = {2 * layer: self.cell.forget_bias(units) for layer, units in enumerate(hidden)}
-        self.set_layers([*shapes, (hidden[-1], outputs)], config.biases, [], forget=forget)
+        self.set_layers([*shapes, (hidden[-1], self.outputs)], config.biases, [], forget=forget)
         self.row_length = self.shapes[0][1]
         self.memory_size = self.cell.states * sum(hidden)
 

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import (
     ActionSpec,
-    ObservationLeaf,
-    ObservationTree,
-    from_json,
+    ObservationPart,
     make_encoder,
+    parts_from_json,
 )
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import read_npz
@@ -40,9 +39,8 @@ class SavedPolicy:
     """Observation -> action as in evaluation: normalised, without action noise.
 
     config:     of the run
-    policy:     the policy of the flat vector ``parameters``
+    policy:     the policy of the flat vector ``parameters`` float32[size]
     action:     the action space
-    parameters: float32[size]
     statistics: of the observations, float32[d] each
     """
 
@@ -50,15 +48,12 @@ class SavedPolicy:
         self, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], trust: bool = False
     ) -> None:
         """The policy of ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and ``meta``.
+        Raises RunFolderError with one sentence if anything does not fit.
 
         meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict),
-        "observation_shape", and for a discrete observation space "discrete_observation" (n) and
-        "observation_start", for a Dict, a Tuple or MultiDiscrete "observation"
-        (``observation_layout.to_json``); None for other spaces. With virtual batch normalisation,
-        the arrays include "reference" [N, d].
+        "observation_shape", and "observation" (ObservationPart by fields), empty for an array. With
+        virtual batch normalisation, the arrays include "reference" [N, d].
         trust: whether the module of a user's own policy may be imported
-
-        Raises RunFolderError with one sentence if anything does not fit.
         """
         try:
             self.config = config = RunConfig.of(meta["config"], "the checkpoint")
@@ -161,8 +156,8 @@ def read_policy(path: Path, trust: bool = False) -> SavedPolicy:
 def policy_from_meta(
     config: RunConfig, meta: Mapping[str, Any], reference: Floats | None = None
 ) -> Policy:
-    """The policy for the spaces of a checkpoint's meta; ``reference``: see PolicyInputs. Raises
-    KeyError, TypeError, ValueError or UsageError if they do not fit.
+    """The policy for the spaces of a checkpoint's meta. Raises KeyError, TypeError, ValueError or
+    UsageError if they do not fit.
     """
     size = int(meta["observation_size"])
     shape = tuple(int(length) for length in meta["observation_shape"])
@@ -171,17 +166,11 @@ def policy_from_meta(
     return make_policy(config, size, ActionSpec.from_dict(meta["action"]), shape, reference)
 
 
-def observation_parts(meta: Mapping[str, Any], size: int) -> ObservationTree:
-    """The parts of observations, from a checkpoint's meta. Raises ValueError unless they have
-    ``size`` numbers.
-    """
-    if meta["observation"] is not None:
-        tree = from_json(meta["observation"])
-    elif meta["discrete_observation"] is not None:
-        count = int(meta["discrete_observation"])
-        tree = ObservationLeaf(count, (count,), (int(meta["observation_start"]),))
-    else:
-        return ObservationLeaf(size)
-    if tree.size != size:
-        raise ValueError(f"observations of {tree.size} numbers do not make {size} numbers")
-    return tree
+def observation_parts(meta: Mapping[str, Any], size: int) -> tuple[ObservationPart, ...]:
+    """Raises ValueError unless they have ``size`` numbers."""
+    if not meta["observation"]:
+        return (ObservationPart((), size),)
+    parts = parts_from_json(meta["observation"])
+    if (found := sum(part.size for part in parts)) != size:
+        raise ValueError(f"observations of {found} numbers do not make {size} numbers")
+    return parts

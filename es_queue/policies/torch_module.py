@@ -20,13 +20,13 @@ from es_queue.policies.base import BoundPolicy, Policy, bind_rows, draw_unlayere
 
 class TorchPolicy(Policy):
     """outputs = module(observation[1, …]), one individual at a time, so that bits do not depend on
-    their number.
+    their number. Raises UsageError for a module that cannot be trained like this.
 
     build: makes the module, whose first parameters come from torch's generator
     shape: of the module's observation, after the leading 1
 
     A module with an attribute ``memory_size`` is called with (observation[1, …], memory[1,
-    memory_size]) and returns both. Raises UsageError for a module that cannot be trained like this.
+    memory_size]) and returns both.
     """
 
     def __init__(
@@ -62,11 +62,9 @@ class TorchPolicy(Policy):
         return self.name, self.observation_size, self.outputs, self.size, self.memory_size
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]; auto is what the module's constructor draws from torch's generator, which
-        is seeded and then restored.
-
-        normal: standard normal numbers / √(inputs of a unit) in matrices and kernels, zeros
-        elsewhere.
+        """auto is what the module's constructor draws from torch's generator, which is seeded and
+        then restored; normal: standard normal numbers / √(inputs of a unit) in matrices and
+        kernels, zeros elsewhere.
         """
         if init == "auto":
             parameters = self._parameters(self._build_module(seed))
@@ -81,7 +79,7 @@ class TorchPolicy(Policy):
         return drawn.astype(np.float32)
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`; the weights are copied."""
+        """The weights are copied."""
         rows = self.checked(parameters)
         memory = np.zeros((len(rows), self.memory_size), np.float32)
         modules = [copy.deepcopy(self._module) for _ in rows]

@@ -21,7 +21,7 @@ from es_queue.config.schedules import ASYNC, RateFactors
 from es_queue.config.settings import AUTO, declared, join, setting
 from es_queue.errors import EsQueueError, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers, NoiseRows, norm
-from es_queue.numerics.statistics import RunningMoments
+from es_queue.numerics.statistics import Moments
 from es_queue.slot_plan import max_slots
 from es_queue.strategies.shaping import BY_SIGN
 from es_queue.user_code import describe_error, last_line
@@ -169,9 +169,7 @@ class Strategy(ABC):
             raise ValueError(f"parameters of shape {parameters.shape} for a policy of {self.size}")
         return {"parameters": np.array(parameters, np.float32)}
 
-    def begin(
-        self, state: State, moments: RunningMoments, draw: Draw, behaviour_size: int
-    ) -> State:
+    def begin(self, state: State, moments: Moments, draw: Draw, behaviour_size: int) -> State:
         """``start``'s state, completed for a run with these observation statistics, other centres'
         first parameters, and behaviours of so many numbers. Raises UsageError for settings that do
         not fit.
@@ -356,8 +354,8 @@ class Strategy(ABC):
         }
 
     def exchange_statistics(
-        self, before: State, after: State, moments: RunningMoments
-    ) -> tuple[State, RunningMoments]:
+        self, before: State, after: State, moments: Moments
+    ) -> tuple[State, Moments]:
         """The state ``after`` a generation and the observation statistics of the next one."""
         return after, moments
 

@@ -30,7 +30,7 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import MAX_NPZ
 from es_queue.numerics.arrays import Floats, Integers, NoiseRows, norm, typed_array
 from es_queue.numerics.normals import directions, radii
-from es_queue.numerics.statistics import RunningMoments
+from es_queue.numerics.statistics import Moments
 from es_queue.slot_plan import MEMBER, PARENTS, multiply_shift, raw_words
 from es_queue.strategies.base import Batch, BehaviourSettings, Builder, Draw, Info, State, Strategy
 from es_queue.strategies.map_elites_archive import (
@@ -123,9 +123,7 @@ class ArchiveStrategy(Strategy):
             "updates": np.array(0, np.int64),
         }
 
-    def begin(
-        self, state: State, moments: RunningMoments, draw: Draw, behaviour_size: int
-    ) -> State:
+    def begin(self, state: State, moments: Moments, draw: Draw, behaviour_size: int) -> State:
         """With the cells, whose centroids can take long."""
         if self.config.archive == CVT:
             LOGGER.info(

@@ -23,7 +23,7 @@ from es_queue.config.settings import setting
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats, norm
 from es_queue.numerics.normals import CHUNK, ChunkGenerator
-from es_queue.numerics.statistics import RunningMoments, sum_in_order
+from es_queue.numerics.statistics import Moments, sum_in_order
 from es_queue.slot_plan import MEMBER, uniform
 from es_queue.strategies.base import Batch, BehaviourSettings, Draw, Info, State
 from es_queue.strategies.openai_es import SharedSigmaGradient
@@ -164,9 +164,7 @@ class Novelty(SharedSigmaGradient):
 
     # --- observation statistics, each member its own
 
-    def begin(
-        self, state: State, moments: RunningMoments, draw: Draw, behaviour_size: int
-    ) -> State:
+    def begin(self, state: State, moments: Moments, draw: Draw, behaviour_size: int) -> State:
         """All members begin with the same statistics. Raises UsageError if the first parameters are
         not drawn.
         """
@@ -183,14 +181,14 @@ class Novelty(SharedSigmaGradient):
             )
         return {**state, "members": np.stack([state["parameters"], *others])}
 
-    def member_statistics(self, state: State, member: int) -> RunningMoments:
+    def member_statistics(self, state: State, member: int) -> Moments:
         """The active member's are the run's, because its own are older."""
         count, mean, m2 = (state[f"member_{name}"][member] for name in ("count", "mean", "m2"))
-        return RunningMoments(int(count), mean, m2)
+        return Moments(int(count), mean, m2)
 
     def exchange_statistics(
-        self, before: State, after: State, moments: RunningMoments
-    ) -> tuple[State, RunningMoments]:
+        self, before: State, after: State, moments: Moments
+    ) -> tuple[State, Moments]:
         """Stores the statistics with the member that played, and returns those of the next one."""
         after, played = dict(after), int(before["active"])
         for name, value in named(moments).items():
@@ -282,7 +280,7 @@ class Novelty(SharedSigmaGradient):
         return draw_index(away, uniform(self.config.seed, MEMBER, number))
 
 
-def named(moments: RunningMoments) -> State:
+def named(moments: Moments) -> State:
     count = np.array(moments.count, np.int64)
     return {"member_count": count, "member_mean": moments.mean, "member_m2": moments.m2}
 
@@ -329,10 +327,8 @@ def draw_index(weights: Doubles, chance: float) -> int:
     """Index that ``chance``, uniform in [0, 1), selects with probabilities proportional to the
     weights; equal ones if all are 0.
     """
-    shares = weights.tolist() if np.any(weights > 0) else [1.0] * len(weights)
-    threshold, reached = chance * sum_in_order(shares), 0.0
-    for place, share in enumerate(shares):
-        reached += share
-        if threshold < reached:
-            return place
-    return int(np.flatnonzero(shares)[-1])  # the product was rounded up to the sum
+    shares = weights if np.any(weights > 0) else np.ones(len(weights))
+    reached = np.add.accumulate(shares)
+    place = int(np.searchsorted(reached, chance * reached[-1], side="right"))
+    # The product may have been rounded up to the sum.
+    return place if place < len(shares) else int(np.flatnonzero(shares)[-1])

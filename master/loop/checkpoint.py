@@ -7,8 +7,7 @@ The same bytes go to disk and into Redis, and ``numpy.load`` reads them. ``param
 
 from __future__ import annotations
 
-import io
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import make_reference_batch
-from es_queue.environments.interface import MAX_NUMBERS, ActionSpec, EnvironmentSpec, to_json
+from es_queue.environments.interface import MAX_NUMBERS, ActionSpec, EnvironmentSpec
 from es_queue.errors import EsQueueError, RunFolderError
-from es_queue.files import FORMAT, MAX_NPZ, read_file, read_npz
+from es_queue.files import FORMAT, MAX_NPZ, npz_bytes, read_file, read_npz
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.saved_policy import REFERENCE
 from es_queue.private_files import replacing
@@ -38,7 +37,7 @@ def encode(
     statistics = state.statistics(config.obs_clip)
     arrays, values = state.save()
     meta = {"generation": state.generation, "evaluation": None, "state": values}
-    return pack(
+    return npz_bytes(
         policy_arrays(config, centre, statistics.mean, statistics.std) | arrays,
         policy_meta(config, spec, run) | meta,
     )
@@ -54,7 +53,7 @@ def encode_best(
     """Only the chosen policy; ``evaluation``: its final evaluation, if played."""
     meta = {"generation": best.generation, "evaluation": evaluation}
     genome = {f"genome_{name}": array for name, array in best.genome.items()}
-    return pack(
+    return npz_bytes(
         {**policy_arrays(config, best.parameters, best.mean, best.std), **genome},
         {**policy_meta(config, spec, run), **meta},
     )
@@ -69,27 +68,18 @@ def policy_arrays(
 
 
 def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str, Any]:
-    discrete = None if spec.discrete_start is None else spec.observation_size
     return {
         "format": FORMAT,
         "run": run,
         "config": config.to_dict(),
         "observation_size": spec.observation_size,
         "action": spec.action.to_dict(),
-        "discrete_observation": discrete,
-        "observation_start": spec.discrete_start,
         "observation_shape": list(spec.observation_shape),
-        "observation": None if spec.observation is None else to_json(spec.observation),
+        "observation": [asdict(part) for part in spec.observation],
         "step_limit": spec.step_limit,
         "behaviour_size": spec.behaviour_size,
         "info": list(spec.info),
     }
-
-
-def pack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
-    return buffer.getvalue()
 
 
 def decode(data: bytes) -> tuple[RunConfig, RunState, str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from es_queue.errors import DecodeError, RunFolderError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.numerics.statistics import FrozenStatistics, RunningMoments
+from es_queue.numerics.statistics import FrozenStatistics, Moments
 from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import State
 
@@ -49,7 +49,7 @@ class RollbackPoint:
 
     generation: int
     strategy: State
-    moments: RunningMoments
+    moments: Moments
     step_limit: int
     std: float
     count: int
@@ -149,7 +149,7 @@ class RunState:
 
     generation: int
     strategy: State
-    moments: RunningMoments
+    moments: Moments
     step_limit: int
     stage: str = TRAINING
     reason: str = ""
@@ -213,7 +213,7 @@ def save_part(part: object, place: str, arrays: Arrays) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in vars(part).items():
         inside = f"{place}{name}."
-        if isinstance(value, RunningMoments):
+        if isinstance(value, Moments):
             arrays |= {f"{place}{key}": array for key, array in value.to_arrays().items()}
         elif name in STRATEGY_ARRAYS:
             arrays |= {f"{inside}{key}": array for key, array in value.items()}
@@ -236,7 +236,7 @@ def restore_part(kind: Any, values: dict[str, Any], place: str, arrays: Arrays) 
         name, value = one.name, values.get(one.name)
         inside = f"{place}{name}."
         if name == "moments":
-            found[name] = RunningMoments.from_arrays(without_prefix(place, arrays))
+            found[name] = Moments.from_arrays(without_prefix(place, arrays))
         elif name in STRATEGY_ARRAYS:
             found[name] = without_prefix(inside, arrays)
         elif name not in values:

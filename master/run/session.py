@@ -588,8 +588,8 @@ class Session:
             about["ask"] = ask_here(self._run.run, self._url)
         if setup.config.schedule == ASYNC:
             about["schedule"] = ASYNC_LABEL
-        if setup.spec.observation is not None:
-            about["observes"] = format_parts(setup.spec.observation_parts)
+        if len(setup.spec.observation) > 1:
+            about["observes"] = format_parts(setup.spec.observation)
         if state.origin:
             about["begun with"] = state.origin
         if launch.resume is not None:

@@ -17,7 +17,7 @@ from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable, default_size
-from es_queue.numerics.statistics import RunningMoments
+from es_queue.numerics.statistics import Moments
 from es_queue.policies import initial_parameters, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
@@ -79,12 +79,12 @@ class Setup:
     def initial_state(
         self,
         parameters: Floats | None = None,
-        moments: RunningMoments | None = None,
+        moments: Moments | None = None,
         origin: str = "",
     ) -> RunState:
         """The state of generation 0, with an optional warm start, described by ``origin``."""
         limit = parse_step_limit(self.config.step_limit).initial_limit(self.spec.step_limit)
-        statistics = moments or RunningMoments.empty(self.spec.observation_size)
+        statistics = moments or Moments.empty(self.spec.observation_size)
         begun = self.strategy.begin(
             self.strategy.start(self.first_parameters() if parameters is None else parameters),
             statistics,

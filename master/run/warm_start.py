@@ -12,7 +12,7 @@ from es_queue.errors import NoRunError, RunFolderError, UsageError
 from es_queue.files import read_npz
 from es_queue.numerics.arrays import typed_array
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.numerics.statistics import RunningMoments
+from es_queue.numerics.statistics import Moments
 from es_queue.policies.linear_mlp import widen
 from es_queue.policies.saved_policy import SavedPolicy, read_policy
 from es_queue.run_folder import checkpoint_path
@@ -68,7 +68,7 @@ def find_checkpoint(path: Path) -> Path:
         return checkpoint_path(path, "last")
 
 
-def read_warm_start(path: Path) -> tuple[SavedPolicy, RunningMoments, str]:
+def read_warm_start(path: Path) -> tuple[SavedPolicy, Moments, str]:
     """A checkpoint's policy, its observation statistics, and its origin in words. Raises
     RunFolderError.
     """
@@ -89,12 +89,10 @@ def read_warm_start(path: Path) -> tuple[SavedPolicy, RunningMoments, str]:
     run, generation = str(meta.get("run", "?"))[:40], meta.get("generation")
     digest = bytes_digest(saved.parameters.astype("<f4").tobytes())
     origin = f"generation {generation} of run {run}, digest {digest}"
-    return saved, RunningMoments(count, mean, m2), origin
+    return saved, Moments(count, mean, m2), origin
 
 
-def extend_moments(
-    moments: RunningMoments, size: int, known: NDArray[np.intp] | None = None
-) -> RunningMoments:
+def extend_moments(moments: Moments, size: int, known: NDArray[np.intp] | None = None) -> Moments:
     """The moments with mean 0 and deviation 1 for new observations; all of them then weigh less.
 
     known: numbers of the observation that the moments are of; None for as many as there are
@@ -106,7 +104,7 @@ def extend_moments(
     mean, m2 = np.zeros(size), np.full(size, float(count))
     mean[known] = moments.mean[known]
     m2[known] = moments.m2[known] * (count / moments.count if moments.count else 1.0)
-    return RunningMoments(count, mean, m2)
+    return Moments(count, mean, m2)
 
 
 def _unfit_error(path: Path, why: str) -> UsageError:

@@ -30,7 +30,7 @@ def main() -> None:
             trouble = f"the module {module} is not allowed here: name it in ES_QUEUE_ALLOW"
         else:
             spec = describe(replace(EnvironmentRequest.of(config), behaviour=""))
-            parts = format_parts(spec.observation_parts)[:300] if spec.observation else ""
+            parts = format_parts(spec.observation)[:300] if len(spec.observation) > 1 else ""
             text = (
                 f"{spec.observation_size} observations{f' ({parts})' if parts else ''}, "
                 f"{spec.action.kind} actions, {spec.backend} back end"

@@ -29,7 +29,7 @@ from es_queue.errors import EXIT_DONE, EsQueueError, RunFolderError
 from es_queue.files import open_file, unpack
 from es_queue.numerics.arrays import NoiseRows
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.statistics import RunningMoments
+from es_queue.numerics.statistics import Moments
 from es_queue.private_files import no_link
 from es_queue.protocol.messages import ELITE, TRAIN
 from es_queue.slot_plan import max_slots
@@ -74,7 +74,7 @@ class LoggedGeneration:
     generation: int
     digest: str
     changes: Sequence[Change]
-    moments: RunningMoments
+    moments: Moments
     spans: bytes
     results: Sequence[tuple[int, bytes | memoryview]]
 
@@ -133,7 +133,7 @@ class LoggedGeneration:
                 generation=int(fields["generation"]),
                 digest=str(fields["digest"]),
                 changes=changes,
-                moments=RunningMoments(int(fields["count"]), mean, m2),
+                moments=Moments(int(fields["count"]), mean, m2),
                 spans=bytes(fields["spans"]),
                 results=[(int(number), bytes(data)) for number, data in fields["results"]],
             )

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
+from es_queue.numerics.statistics import FrozenStatistics, Moments
 from es_queue.slot_plan import FINAL_SEEDS, environment_seeds, plan_slots
 from tests.cases import each_case
 from tests.doors.worlds import NOTED, UNEVEN
@@ -149,13 +149,13 @@ def test_the_moments_are_those_of_each_episode_merged_in_the_order_of_the_slots(
     """Played and merged by the algorithm on one page."""
     values = {"strategy": "openai_es", "obs_sample": 1.0, "generations": 1, "eval_every": 0}
     run = play(env="CartPole-v1", biases=False, **values)
-    env, moments = gymnasium.make("CartPole-v1"), RunningMoments.empty(4)
+    env, moments = gymnasium.make("CartPole-v1"), Moments.empty(4)
     plan = plan_slots(3, 0, 4, positions=TABLE.size - 8 + 1, individuals=2)
     for slot in range(4):
         step = np.float32(0.05) * TABLE.row(int(plan.noise_indices[slot]), 8)
         for half, vector in enumerate((step, -step)):
             seed = int(plan.seeds[slot, half, 0])
-            episode = PAGE["play"](env, vector, RunningMoments.empty(4).freeze(5.0), seed)
+            episode = PAGE["play"](env, vector, Moments.empty(4).freeze(5.0), seed)
             moments = moments.merge(Moments.of(np.asarray(episode.observations)))
     for name in ("mean", "m2"):
         assert run.checkpoints[1][f"moments_{name}"].tobytes() == getattr(moments, name).tobytes()

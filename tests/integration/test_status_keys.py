@@ -14,10 +14,10 @@ import pytest
 import redis
 
 from es_queue.config.run_config import RunConfig
+from es_queue.files import npz_bytes
 from es_queue.protocol.keys import RUNS, RunKeys
 from es_queue.protocol.messages import Task
 from es_queue.slots import Shape
-from master.loop.checkpoint import pack
 from master.status.command import main
 from master.status.keyspace import MOST_BYTES
 from master.status.snapshot import LONGEST_REPORT, MOST_REPORTS
@@ -73,7 +73,7 @@ def filled(redis_client: redis.Redis) -> Any:
     client.set(OWN.master, "host pid 7 abcdef", px=60_000)
     client.set(
         OWN.checkpoint,
-        pack({"parameters": np.zeros(3, np.float32)}, META),
+        npz_bytes({"parameters": np.zeros(3, np.float32)}, META),
     )
     client.xadd(OWN.history, {"generation": 11, "eval_mean": 2.5, "seconds_wait": 0.5})
     client.set("other:secret", "not ours")

@@ -83,8 +83,6 @@ def saved_policy(
         "observation_size": size,
         "action": action.to_dict(),
         "observation_shape": list(shape),
-        "discrete_observation": None,
-        "observation_start": None,
         "observation": None,
         "state": {"large": 1},
     }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from es_queue.environments.factory import describe, open_environment, open_vector_environment
+from es_queue.environments.factory import describe, open_environment, resolve
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.vector import EnvPoolVectorEnvironment
 from es_queue.numerics.fingerprint import bytes_digest
@@ -163,7 +163,7 @@ def test_other_ids_of_envpool_can_be_asked_for(environment: str, actions: str) -
     request = EnvironmentRequest(environment, backend="envpool")
     spec = describe(request)
     assert (spec.backend, spec.action.kind) == ("envpool", actions)
-    worlds = open_vector_environment(request)
+    worlds = resolve(request).open_vector()
     assert worlds is not None and worlds.max_episodes == EnvPoolVectorEnvironment.max_episodes
     assert worlds.reset([1, 2]).shape == (2, spec.observation_size)
     config = quick_config(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.environments.factory import ResolvedEnvironment, portable_request
+from es_queue.environments.factory import ResolvedEnvironment, resolve
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import UsageError
 from tests.cases import each_case
@@ -60,5 +60,5 @@ def test_a_worker_without_envpool_refuses_a_run_on_it() -> None:
 
 def test_what_was_trained_on_envpool_is_shown_everywhere() -> None:
     for backend in ("envpool", "any"):
-        shown = portable_request(replace(WALKER, backend=backend))
+        shown = resolve(replace(WALKER, backend=backend)).portable
         assert shown == replace(WALKER, backend="lean")

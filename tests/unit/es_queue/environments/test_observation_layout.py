@@ -4,6 +4,8 @@ a checkpoint takes them as they are.
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,10 @@ from es_queue.environments.interface import (
     EnvironmentRequest,
     flatten,
     format_parts,
-    from_json,
     make_encoder,
-    named_parts,
+    parts_from_json,
 )
-from es_queue.environments.stock import observation_tree
+from es_queue.environments.stock import observation_parts
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.policies.saved_policy import load_policy
 from master.loop.checkpoint import Checkpoints
@@ -41,7 +42,6 @@ SEEN = {
     "touch": np.array([1, 0], np.int8),
     "clocks": (1, np.array([0, 2])),
 }
-NAMES = ("arm.gripper", "arm.position", "clocks.0", "clocks.1", "touch")
 FLAT = [0, 1, 0, 1, 2, 3, 4, 0, 1, 1, 0, 0, 0, 1, 1, 0]
 GATHER = "tests.unit.es_queue.environments.test_observation_layout:Gather-v0"
 
@@ -77,42 +77,46 @@ if "Gather-v0" not in gymnasium.registry:
 
 
 def test_nested_parts_become_one_vector_in_the_spaces_order() -> None:
-    tree = observation_tree(SPACE, "Own-v0")
-    encode = make_encoder(tree)
+    encode = make_encoder(observation_parts(SPACE, "Own-v0"))
     found = encode(SEEN)
-    assert (found.tolist(), found.dtype, tree.size) == (FLAT, np.float32, len(FLAT))
+    assert (found.tolist(), found.dtype) == (FLAT, np.float32)
     assert encode(SEEN) is not encode(SEEN), "an observation is the caller's to keep"
 
 
 def test_every_part_has_a_name_and_a_place() -> None:
-    found = named_parts(observation_tree(SPACE, "Own-v0"))
-    assert tuple(name for name, _, _ in found) == NAMES
-    assert [(start, size) for _, start, size in found] == [(0, 3), (3, 4), (7, 2), (9, 5), (14, 2)]
-    assert format_parts(found[:3]) == "arm.gripper 0-2, arm.position 3-6, clocks.0 7-8"
-    assert format_parts((("one", 4, 1),)) == "one 4"
+    found = observation_parts(SPACE, "Own-v0")
+    assert format_parts(found) == (
+        "arm.gripper 0-2, arm.position 3-6, clocks.0 7-8, clocks.1 9-13, touch 14-15"
+    )
+    assert parts_from_json(json.loads(json.dumps([asdict(part) for part in found]))) == found
 
 
-ONE: dict[str, Any] = {"size": 1, "choices": [], "starts": []}
-DEEP: Any = ONE
-for _ in range(20):
-    DEEP = {"keys": ["x"], "items": [DEEP]}
+def planted(*path: Any, **values: Any) -> dict[str, Any]:
+    return {"path": path, "size": 1, "choices": [], "starts": [], **values}
 
 
 @each_case(
-    "planted",
+    "values",
     [
         3,
-        {"size": 0, "choices": [], "starts": []},
-        {"size": 2**40, "choices": [], "starts": []},
-        {"size": 3, "choices": [2], "starts": [0]},
-        {"size": 0, "choices": [3, -3], "starts": [0, 0]},
-        {"keys": ["a", "a"], "items": [ONE, ONE]},
-        DEEP,
+        [3],
+        [planted(size=0)],
+        [planted(size=-1), planted("a", size=5)],
+        [planted(size=2**40)],
+        [planted(size=1.0)],
+        [planted(size=3, choices=[2], starts=[0])],
+        [planted(size=0, choices=[3, -3], starts=[0, 0])],
+        [planted("a"), planted("a")],
+        [planted("a"), planted("a", "b")],
+        [planted("a"), planted(1)],
+        [planted(1)],
+        [planted(["a"])],
+        [planted(*["x"] * 20_000)],
     ],
 )
-def test_a_planted_tree_is_refused(planted: Any) -> None:
+def test_planted_parts_are_refused(values: Any) -> None:
     with pytest.raises(ValueError, match="observation"):
-        from_json(planted)
+        parts_from_json(values)
 
 
 @each_case(
@@ -132,17 +136,15 @@ def test_a_planted_tree_is_refused(planted: Any) -> None:
 )
 def test_parts_that_no_policy_can_observe_are_refused_by_name(space: Any, sentence: str) -> None:
     with pytest.raises(EnvironmentFailure, match=sentence):
-        observation_tree(space, "Own-v0")
+        observation_parts(space, "Own-v0")
 
 
 def test_an_environment_is_described_and_played_with_its_parts() -> None:
     request = EnvironmentRequest(GATHER)
     spec = describe(request)
-    assert spec.observation_size == 6 and spec.observation_parts == (
-        ("flag", 0, 2),
-        ("noise", 2, 4),
-    )
-    assert describe(EnvironmentRequest("CartPole-v1")).observation_parts == (("", 0, 4),)
+    assert spec.observation_size == 6
+    assert format_parts(spec.observation) == "flag 0-1, noise 2-5"
+    assert describe(EnvironmentRequest("CartPole-v1")).observation == ()
     world = open_environment(request)
     assert world.reset(3).shape == world.step(1)[0].shape == (6,)
     with pytest.raises(UsageError, match="envpool"):
@@ -194,7 +196,7 @@ def test_a_picture_of_bytes_comes_as_zero_to_one_everywhere_and_other_numbers_as
     picture, memory = np.full((2, 3), 51, np.uint8), np.full(6, 51, np.uint8)
     assert flatten(picture).tolist() == [np.float32(0.2)] * 6
     assert flatten(memory).tolist() == flatten(picture.astype(np.float32)).tolist() == [51.0] * 6
-    tree = observation_tree(
+    parts = observation_parts(
         spaces.Dict(
             {
                 "camera": spaces.Box(0, 255, (2, 3), np.uint8),
@@ -204,8 +206,8 @@ def test_a_picture_of_bytes_comes_as_zero_to_one_everywhere_and_other_numbers_as
         "here",
     )
     assert (
-        make_encoder(tree)({"camera": picture, "ram": memory}).tolist()
+        make_encoder(parts)({"camera": picture, "ram": memory}).tolist()
         == [np.float32(0.2)] * 6 + [51.0] * 6
     )
-    encode = make_encoder(observation_tree(spaces.Box(0, 255, (2, 3), np.uint8), "here"))
+    encode = make_encoder(observation_parts(spaces.Box(0, 255, (2, 3), np.uint8), "here"))
     assert encode(picture).tolist() == [np.float32(0.2)] * 6

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
+from es_queue.numerics.statistics import FrozenStatistics, Moments
 from tests.cases import each_case
 
 ROWS = hnp.arrays(
@@ -28,7 +28,7 @@ def episodes(seed, count=6, size=5):
 
 
 def merged(parts):
-    running = RunningMoments.empty(parts[0].shape[1])
+    running = Moments.empty(parts[0].shape[1])
     for part in parts:
         running = running.merge(Moments.of(part))
     return running
@@ -46,7 +46,7 @@ def test_the_moments_of_an_episode_are_those_of_numpy_in_float64(rows):
 
 def test_a_small_spread_around_a_large_mean_is_not_lost():
     rows = np.random.default_rng(1).normal(1e6, 1e-2, (5000, 3))
-    running = RunningMoments.empty(3)
+    running = Moments.empty(3)
     for part in np.split(rows, 50):
         running = running.merge(Moments.of(part))
     np.testing.assert_allclose(np.sqrt(running.m2 / running.count), rows.std(axis=0), rtol=1e-6)
@@ -62,7 +62,7 @@ def test_an_episode_that_would_spoil_the_statistics_for_ever_is_left_out(bad):
 
 
 def test_the_variance_has_a_floor_inside_the_root():
-    frozen = RunningMoments.empty(2).merge(Moments.of(np.full((9, 2), 4.0))).freeze(5.0)
+    frozen = Moments.empty(2).merge(Moments.of(np.full((9, 2), 4.0))).freeze(5.0)
     assert frozen.std.tolist() == [np.float32(0.01)] * 2
 
 
@@ -91,8 +91,6 @@ def test_one_row_and_many_have_the_same_bits(size, count, clip, seed):
 
 
 def test_statistics_are_finite_in_float32_whatever_was_merged():
-    running = RunningMoments.empty(2).merge(
-        Moments(3, np.array([1e150, -1e39]), np.array([1e300, 0.0]))
-    )
+    running = Moments.empty(2).merge(Moments(3, np.array([1e150, -1e39]), np.array([1e300, 0.0])))
     frozen = running.freeze(5.0)
     assert np.isfinite(frozen.mean).all() and np.isfinite(frozen.std).all()

@@ -43,8 +43,6 @@ def checkpoint(config=CONFIG, action=BOX, size=4, changes=()):
         "config": config.to_dict(),
         "observation_size": size,
         "action": action.to_dict(),
-        "discrete_observation": None,
-        "observation_start": None,
         "observation_shape": [],
         "observation": None,
     }
@@ -99,8 +97,11 @@ def test_an_observation_of_any_shape_and_type_is_flattened():
     assert policy.act([1, 2, 3, 4]).tobytes() == flat.tobytes()
 
 
+PART = {"path": [], "size": 4, "choices": [4], "starts": [1]}
+
+
 def test_a_discrete_observation_is_one_hot_from_its_start():
-    arrays, meta = checkpoint(changes={"discrete_observation": 4, "observation_start": 1})
+    arrays, meta = checkpoint(changes={"observation": [PART]})
     policy = SavedPolicy(arrays, meta)
     expected = by_hand(CONFIG, BOX, arrays, np.array([0, 0, 1, 0], np.float32))
     assert policy.act(3).tobytes() == expected.tobytes()
@@ -124,7 +125,10 @@ def test_a_discrete_observation_is_one_hot_from_its_start():
         ({"config": {**CONFIG.to_dict(), "hidden": [10**9, 10**9]}}, "hidden"),
         ({"format": None}, "it is not of format 1"),
         ({"action": {**BOX.to_dict(), "kind": "text"}}, "does not describe a policy"),
-        ({"discrete_observation": 9, "observation_start": 0}, "do not make 4 numbers"),
+        (
+            {"observation": [{"path": [], "size": 9, "choices": [], "starts": []}]},
+            "do not make 4 numbers",
+        ),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_with_a_sentence(tmp_path, changes, sentence):

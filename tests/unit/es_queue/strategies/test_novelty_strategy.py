@@ -13,7 +13,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import ArrayNoise, Floats
-from es_queue.numerics.statistics import RunningMoments
+from es_queue.numerics.statistics import Moments
 from es_queue.strategies import Batch, State, make_strategy
 from es_queue.strategies.novelty import (
     STAGNATION_LIMIT,
@@ -145,10 +145,10 @@ def draw(member: int) -> Floats:
 
 def test_members_of_their_own_begin_with_what_the_policy_draws_for_each() -> None:
     strategy = made(member_init="own")
-    state = strategy.begin(strategy.start(START), RunningMoments.empty(2), draw, 2)
+    state = strategy.begin(strategy.start(START), Moments.empty(2), draw, 2)
     assert np.array_equal(state["members"], [START, draw(1), draw(2)])
     with pytest.raises(UsageError, match="member_init is own, but with the init auto all members"):
-        strategy.begin(state, RunningMoments.empty(2), lambda _: START, 2)
+        strategy.begin(state, Moments.empty(2), lambda _: START, 2)
 
 
 def test_each_member_has_its_own_optimiser_and_one_is_trained_at_a_time() -> None:
