@@ -19,12 +19,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
-from es_queue.errors import UsageError
+from es_queue.errors import RedisError, UsageError
 from es_queue.files import open_file
 
 PASSWORD, PASSWORD_FILE = "ES_QUEUE_REDIS_PASSWORD", "ES_QUEUE_REDIS_PASSWORD_FILE"
 TOKEN, TOKEN_FILE = "ES_QUEUE_WEB_TOKEN", "ES_QUEUE_WEB_TOKEN_FILE"
 FLAG = "--redis-password-file"
+#: What is wrong with a URL that cannot be taken apart.
+TORN = (
+    "its port is not a number, an IPv6 address has no brackets, or its password contains '/', '?', "
+    "'#' or '[': write %2F, %3F, %23 or %5B"
+)
 #: Bytes of a secret's file; a key or a certificate in its place is refused.
 MAX_BYTES = 1024
 
@@ -88,8 +93,11 @@ def is_readable_by_others(about: os.stat_result) -> bool:
 
 def with_password(url: str, file: Path | None = None, warn: Warn | None = None) -> str:
     """``url`` with its password: its own, else the file's, else the environment's. Raises
-    UsageError for an unusable file, and for a URL whose password differs from another given one.
+    UsageError for an unusable file, and for a URL whose password differs from another given one,
+    RedisError for one that its password has torn.
     """
+    if is_torn(url):
+        raise RedisError(f"the Redis URL cannot be used: {TORN}")
     if file is None:
         given, source = secret_from_environment(PASSWORD, "password", warn)
     else:
@@ -120,6 +128,19 @@ def password_of(url: str) -> str | None:
         return unquote(password)
     query_passwords = parse_qs(parts.query).get("password")
     return query_passwords[0] if query_passwords else None
+
+
+def is_torn(url: str) -> bool:
+    """Whether a password with "/", "?" or "#" broke the URL."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return True
+    if "@" in parts.netloc or (parts.scheme == "unix" and not parts.netloc):
+        return parts.scheme != "unix" and "@" in parts.path
+    query_parts = [part for part in parts.query.split("&") if not part.startswith("ssl_")]
+    return any("@" in part for part in (parts.path, parts.fragment, *query_parts))
 
 
 def environment_without_redis(environment: Mapping[str, str]) -> dict[str, str]:

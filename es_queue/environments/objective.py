@@ -144,8 +144,10 @@ class ObjectiveEnvironment:
         try:
             return np.zeros(1, np.float32), float(value), True
         except (TypeError, ValueError):
+            shape = f" of shape {list(value.shape)}" if isinstance(value, np.ndarray) else ""
             raise TypeError(
-                f"it returned {type(value).__name__}, but must return a number"
+                f"it returned {type(value).__name__}{shape}, but must return a number"
+                f"{', such as float(value[0])' if shape == ' of shape [1]' else ''}"
             ) from None
 
     def behaviour(self) -> Floats:

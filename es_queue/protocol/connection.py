@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 import redis
 from redis.backoff import EqualJitterBackoff, NoBackoff
 
-from es_queue.credentials import FLAG, PASSWORD_FILE, password_of
+from es_queue.credentials import FLAG, PASSWORD_FILE, TORN, is_torn, password_of
 from es_queue.credentials import with_password as with_password
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol.keys import RUNNING, RUNS, RunKeys
@@ -127,10 +127,7 @@ def client_from_url(url: str) -> redis.Redis:
 def problem_of_url(url: str) -> str:
     """What redis-py would not notice, or would show with the password; empty if nothing."""
     if is_torn(url):
-        return (
-            "its port is not a number, or its password contains '/', '?' or '#': write %2F, %3F "
-            "or %23"
-        )
+        return TORN
     parts = urlsplit(url)
     number = parts.path.strip("/")
     if parts.scheme in ("redis", "rediss") and number and not number.isdecimal():
@@ -279,19 +276,6 @@ def redacted_url(url: str) -> str:
     name, colon, _ = user.partition(":")
     shown = "***" if name and password_of(url) is None else f"{name}{':***' if colon else ''}"
     return f"{parts.scheme}://{shown}{separator}{host}{parts.path}"
-
-
-def is_torn(url: str) -> bool:
-    """Whether a password with "/", "?" or "#" broke the URL."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return True
-    if "@" in parts.netloc or (parts.scheme == "unix" and not parts.netloc):
-        return parts.scheme != "unix" and "@" in parts.path
-    query_parts = [part for part in parts.query.split("&") if not part.startswith("ssl_")]
-    return any("@" in part for part in (parts.path, parts.fragment, *query_parts))
 
 
 def has_secret(url: str) -> bool:

@@ -104,10 +104,17 @@ class PrivateServer:
         """``unix:///…``, percent-encoded as redis-py's from_url and ``rq worker`` read it.
 
         It contains the password once the server has ever listened. Raises RedisError if the
-        password cannot be read.
+        password cannot be read, or the folder's name.
         """
         password = read_password(self.folder)
-        return f"unix://{'' if password is None else f':{password}@'}{quote(str(self.socket_path))}"
+        try:
+            path = quote(str(self.socket_path))
+        except UnicodeEncodeError:
+            raise RedisError(
+                f"the private server cannot use {sanitize(self.folder, 200)}, whose name is not "
+                "UTF-8: give another --run-dir, or use a UTF-8 locale"
+            ) from None
+        return f"unix://{'' if password is None else f':{password}@'}{path}"
 
     @property
     def running_url(self) -> str | None:
@@ -196,13 +203,7 @@ class PrivateServer:
     # --- the folder
 
     def _prepare_folder(self) -> None:
-        try:
-            str(self.folder).encode()
-        except UnicodeEncodeError:
-            raise RedisError(
-                f"the private server cannot use {sanitize(self.folder, 200)}, whose name is not "
-                "UTF-8: give another --run-dir"
-            ) from None
+        _ = self.url  # refuses a name that no URL has
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             refuse_foreign(self.folder)

@@ -197,3 +197,22 @@ def test_a_limit_of_processes_is_named_with_its_figure(processes: Processes) -> 
     assert run.wait() in (2, 3, 6), run.said()
     assert "start no more processes and threads here (ulimit -u is 1;" in run.said()
     assert "Traceback" not in run.said()
+
+
+def test_a_folder_that_the_locale_cannot_write_is_refused_and_can_be_looked_at(
+    processes: Processes,
+) -> None:
+    folder = processes.folder / "Übung"
+    (folder / "runs" / "one" / "redis").mkdir(mode=0o700, parents=True)
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    master = processes.master("--env", "CartPole-v1", cwd=folder, **ascii_only)
+    assert "whose name is not UTF-8" in sentence_of(master, 3)
+    status = processes.start(BIN / "es-status", cwd=folder, **ascii_only)
+    assert status.wait() == 0 and "Traceback" not in status.said(), status.said()
+
+
+def test_what_an_objective_returns_is_named_with_what_to_return(processes: Processes) -> None:
+    (processes.folder / "fn.py").write_text("import numpy\n\ndef f(x):\n    return x[:1]\n")
+    run = processes.master("--objective", "fn:f", "--parameters", 2)
+    assert run.wait() == 5
+    assert "it returned ndarray of shape [1], but must return a number, such as" in run.said()
