@@ -395,7 +395,10 @@ def _probe_environment(env: Environment, spec: EnvironmentSpec) -> None:
         idle = ActionMap(spec.action, "clip").act_one(np.zeros(spec.action.outputs, np.float32))
         second = env.step(idle)[0]
     except Exception as error:
-        raise _failure(f"{spec.id} fails when it is played", error) from error
+        failure = _failure(f"{spec.id} fails when it is played", error)
+        if isinstance(error, TypeError) and "keyword argument 'seed'" in str(error):
+            failure = type(failure)(f"{failure}; define reset(self, *, seed=None, options=None)")
+        raise failure from error
     for observation in (first, second):
         if observation.shape != (spec.observation_size,):
             raise EnvironmentFailure(

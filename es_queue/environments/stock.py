@@ -391,7 +391,8 @@ def make_environment(
         if isinstance(error, TypeError) and request.arguments:
             given = ", ".join(f"{name}={value!r}" for name, value in request.arguments)
             trouble = f"does not accept the arguments {given}"
-        raise EnvironmentFailure(f"{entry.id} {trouble}: {describe_error(error)}") from error
+        cure = "; --env-arg NAME=VALUE gives an argument" if " missing " in str(error) else ""
+        raise EnvironmentFailure(f"{entry.id} {trouble}: {describe_error(error)}{cure}") from error
     if not isinstance(environment, gymnasium.Env):
         raise EnvironmentFailure(f"the wrappers of {entry.id} do not return a gymnasium.Env")
     return environment

@@ -102,7 +102,13 @@ def load_custom_policy(
         named: dict[str, Any] = {"observation_shape": shape} if shaped else {}
 
         def build() -> Any:
-            return kind(observation_size, outputs, **named)
+            try:
+                return kind(observation_size, outputs, **named)
+            except Exception as error:  # whatever a user's class raises
+                raise UsageError(
+                    f"the policy {path} cannot be created with (observation_size, outputs) = "
+                    f"({observation_size}, {outputs}): {describe_error(error)}"
+                ) from error
 
         if issubclass(kind, Policy):
             policy: Policy = build()

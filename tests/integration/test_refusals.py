@@ -207,8 +207,9 @@ def test_a_folder_that_the_locale_cannot_write_is_refused_and_can_be_looked_at(
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     master = processes.master("--env", "CartPole-v1", cwd=folder, **ascii_only)
     assert "whose name is not UTF-8" in sentence_of(master, 3)
-    status = processes.start(BIN / "es-status", cwd=folder, **ascii_only)
-    assert status.wait() == 0 and "Traceback" not in status.said(), status.said()
+    words = (BIN / "es-status", "--run-dir", "runs/one")
+    status = processes.start(*words, cwd=folder, **ascii_only)
+    assert status.wait() == 3 and "use a UTF-8 locale" in status.said(), status.said()
 
 
 def test_what_an_objective_returns_is_named_with_what_to_return(processes: Processes) -> None:

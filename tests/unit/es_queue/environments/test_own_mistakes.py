@@ -63,6 +63,16 @@ class Broken(Fine):
         return np.array([0, np.nan if self.steps == 3 else 0], np.float32), *rest
 
 
+class Sized(Fine):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class NoSeed(Fine):
+    def reset(self) -> Any:  # type: ignore[override]
+        return np.zeros(2, np.float32), {}
+
+
 class Duck:
     """It has all but the base class."""
 
@@ -81,6 +91,8 @@ def noisy(vector: Any) -> float:
         ("FourValues", "step returned 4 values, but must return five values: observation, reward"),
         ("NoInfo", r"reset returned ndarray of shape \[2\], but must return \(observation, info\)"),
         ("RewardOfArray", r"the reward of a step is ndarray of shape \[1\].*: return float\("),
+        ("Sized", "argument: 'size'.*; --env-arg NAME=VALUE gives an argument"),
+        ("NoSeed", r"argument 'seed'; define reset\(self, \*, seed=None, options=None\)"),
         ("NoSpace", "has no observation_space: set it to one of gymnasium.spaces"),
         ("Duck", "Duck is a class that does not extend gymnasium.Env: give one that does"),
     ],
