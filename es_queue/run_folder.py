@@ -89,6 +89,11 @@ class NamedRun:
         return (parent if (parent / STUDY_FILE).is_file() else self.folder) / "redis"
 
 
+def snapshots_place(setting: str, run: str, folder: Path) -> str:
+    """Where a run keeps its model's snapshots: in its folder, or under the setting's."""
+    return f"{setting.rstrip('/')}/{run}" if setting else str(folder.absolute() / SNAPSHOTS)
+
+
 def runs_folder(runs_dir: str | Path | None = None) -> Path:
     """The folder of runs: that of --runs-dir, else ES_QUEUE_RUNS, else ./runs."""
     return Path(runs_dir or os.environ.get(RUNS_VARIABLE) or "runs")

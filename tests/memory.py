@@ -478,6 +478,7 @@ def make_master(setup: Setup, server: MemoryServer, sink: Sink, **more: Any) -> 
         ControlInbox(store, timeline.refusal),
         listeners=(*listeners, ViewListener(sink)),
         is_interrupted=more.pop("interrupted", lambda: False),
+        snapshots=getattr(setup.config, "snapshots", ""),
         show_live=sink.live,
         **more,
     )

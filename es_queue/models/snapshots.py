@@ -21,7 +21,7 @@ from es_queue.errors import EnvironmentFailure, MissingPackage, RunFolderError
 from es_queue.files import read_npz
 from es_queue.models.weights import Model, load_library
 from es_queue.numerics.arrays import Floats
-from es_queue.run_folder import SNAPSHOTS, checkpoint_path
+from es_queue.run_folder import checkpoint_path, snapshots_place
 from es_queue.strategies.model_es import Update
 from es_queue.text import escape
 from es_queue.user_code import modules_named_by, require_trust
@@ -161,7 +161,7 @@ def saved_model(
     run = next(
         (one for one in file.absolute().parents if (one / "config.json").is_file()), file.parent
     )
-    snapshots = Snapshots(config.snapshots or str(run / SNAPSHOTS))
+    snapshots = Snapshots(snapshots_place(config.snapshots, str(meta.get("run")), run))
     update = Update.of(arrays["parameters"])
     is_stored = update.generation in snapshots.generations()
     model = Model(config, device)

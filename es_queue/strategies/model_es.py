@@ -139,8 +139,9 @@ class ModelES(GradientStrategy):
         )
         snapshots = setting(
             "",
-            "folder or fsspec URL that all workers can reach, for snapshots of the weights; they "
-            "are written with each evaluation; none is the run's own folder",
+            "folder or fsspec URL that all workers can reach; each run writes snapshots of its "
+            "weights to a folder of its name there, with each evaluation; none is the run's own "
+            "folder",
             metavar="URL",
         )
 

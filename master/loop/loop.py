@@ -275,7 +275,7 @@ class Master:
                 "digest": generation.digest,
                 "target": learner.target,
                 "generation": state.generation,
-                "snapshots": getattr(learner.config, "snapshots", "") or self._snapshots,
+                "snapshots": self._snapshots,
                 "updated": f"{time.time():.3f}",
             }
         )

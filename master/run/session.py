@@ -48,9 +48,9 @@ from es_queue.protocol.store import MasterStore
 from es_queue.run_folder import (
     ERROR_REPORTS_FILE,
     FAILURE_FILE,
-    SNAPSHOTS,
     NamedRun,
     no_run_error,
+    snapshots_place,
 )
 from es_queue.strategies.auto import format_choice
 from es_queue.text import sanitize
@@ -519,7 +519,9 @@ class Session:
             ),
             inbox=self._inbox,
             queue="" if is_asked else launch.queue,
-            snapshots=str((run.folder / SNAPSHOTS).absolute()) if config.model else "",
+            snapshots=snapshots_place(config.snapshots, run.run, run.folder)
+            if config.model
+            else "",
             listeners=(
                 CheckpointWriter(self._checkpoints, run.run),
                 records,

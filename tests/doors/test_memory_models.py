@@ -74,6 +74,14 @@ def test_faults_change_no_bit_of_the_weights(train: Train, form: str) -> None:
     assert same(quiet, train(2, master_dies_in=5, redis_dies_too=True, **settings))
 
 
+def test_unfinished_snapshots_of_killed_workers_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "0.safetensorsabc.new").touch()
+    play(model="tests.networks:Network", env="", strategy="auto", snapshots=str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{n}.safetensors" for n in (0, 2, 4)
+    ]
+
+
 def test_a_worker_with_other_weights_is_named_and_loads_the_snapshot(train: Train) -> None:
     run, _ = train(2, model="tests.networks:Drifting", block=1, generations=8)
     reasons = [report["reason"] for report in run.reports]

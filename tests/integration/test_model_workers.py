@@ -16,6 +16,7 @@ import redis
 pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors")
 
+from es_queue import load_model  # noqa: E402
 from tests.integration.household import ROOT  # noqa: E402
 from tests.integration.processes import (  # noqa: E402
     Processes,
@@ -41,7 +42,7 @@ VALUES: dict[str, Any] = {
 
 def digests(folder: Path) -> dict[str, str]:
     found = {}
-    for path in folder.iterdir():
+    for path in folder.glob("*.safetensors"):
         with safetensors.safe_open(path, "pt") as reader:
             found[path.name] = reader.metadata()["digest"]
     return found
@@ -61,6 +62,7 @@ def test_killed_and_late_workers_a_lost_redis_and_a_killed_master_change_no_weig
     values = {**VALUES, "perturbation": perturbation}
     places = tmp_path / "quiet", tmp_path / "troubled"
     quiet = quiet_digest({**values, "snapshots": str(places[0])})
+    places[1].mkdir()
     seen = Seen(redis_client, "model")
     begin = ("--run", "model", *flags({**values, "snapshots": str(places[1])}))
     own = {"url": valkey_url, "PYTHONPATH": str(ROOT)}
@@ -89,7 +91,8 @@ def test_killed_and_late_workers_a_lost_redis_and_a_killed_master_change_no_weig
     kill(second.pid, horse)
     assert master.wait(120) == 0, master.said()[-2000:]
     assert master.events("summary")[-1]["digest"] == quiet
-    assert digests(places[1]) == digests(places[0])
+    assert digests(places[1] / "model") == digests(places[0])
+    assert load_model(tmp_path / "runs" / "model", which="last", trust=True)
     replay = processes.master("--replay", "model", PYTHONPATH=str(ROOT))
     assert replay.wait() == 0 and quiet in replay.said()
 
