@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import io
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +36,9 @@ from master.status.figures import (
 LEAST_LINE_SECONDS = 1.0
 #: While a generation is open, a log has at least one line in this many seconds.
 MOST_SILENT_SECONDS = 30.0
-#: A first generation that takes longer is announced after this many seconds.
-LEAST_WAIT_SECONDS = 5.0
-#: Before that, a panel estimates a generation's duration only from this share of its results.
-LEAST_SHARE = 0.1
+#: Before this many seconds, a panel estimates a generation's duration only from this share of its
+#: results.
+LEAST_WAIT_SECONDS, LEAST_SHARE = 5.0, 0.1
 #: A recipe's expectations apply only to its method.
 METHOD_SETTINGS = ("strategy", "policy")
 SUMMARY_FIELDS = (("digest", "digest"), ("last", "last_checkpoint"), ("best", "best_checkpoint"))
@@ -283,7 +281,7 @@ class QuietView(RunView):
 class LogView(QuietView):
     """Plain lines: one per generation and at most one per second, but always the first, the last
     and the evaluations, unless every generation has one. A long generation has a line every 30
-    seconds; a first one that is long, or longer than --max-seconds, is announced.
+    seconds.
     """
 
     def __init__(
@@ -297,7 +295,6 @@ class LogView(QuietView):
         self._run, self._clock = run, clock
         self._last_time = -LEAST_LINE_SECONDS
         self._last_live, self._pace = clock(), GenerationPace(clock)
-        self._is_pace_known = False
         self._pending: Record | None = None
         self._last_expectation = ""
 
@@ -305,27 +302,23 @@ class LogView(QuietView):
         self._out.write_line("\n".join(format_start(self._run, self._config, about)))
 
     def live(self, figures: Record) -> None:
-        now, estimate = self._clock(), self._pace.estimate(figures)
-        silent = now - self._last_live
-        is_long = estimate is not None and estimate > min(
-            MOST_SILENT_SECONDS, self._config.max_seconds or math.inf
-        )
-        is_foretold = not self._is_pace_known and silent >= LEAST_WAIT_SECONDS and is_long
-        if silent < MOST_SILENT_SECONDS and not is_foretold:
+        now = self._clock()
+        left = self._pace.format_left(figures)  # its start is that of the first worker
+        if now - self._last_live < MOST_SILENT_SECONDS:
             return
-        self._last_live, self._is_pace_known = now, self._is_pace_known or estimate is not None
+        self._last_live = now
         parts = (
             f"open generation {format_whole(figures.get('answered'))} of "
             f"{format_whole(figures.get('slots'))} results",
             format_workers(figures),
             sanitize(figures.get("waiting") or "", 120),
-            self._pace.format_left(figures),
+            left,
         )
         self._out.write_line(" | ".join(filter(None, parts)))
 
     def generation(self, record: Record) -> None:
         now = self._last_live = self._clock()
-        self._is_pace_known, self._pending = True, record
+        self._pending = record
         self._pace.begin()
         evaluation = "confirm_mean" if self._config.eval_every == 1 else "eval_mean"
         is_evaluated = finite_or_none(record.get(evaluation)) is not None

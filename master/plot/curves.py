@@ -257,18 +257,14 @@ def draw_panels(figure: Figure, run: RunCurves, axis: str) -> None:
     evaluation.plot(x, mean, color="C0", marker="o", markersize=2.5, label="mean")
     if len(std) == len(mean):
         label = "± standard deviation"
-        evaluation.fill_between(
-            x, mean - std, mean + std, color="C0", alpha=0.2, linewidth=0, label=label
-        )
+        look = {"color": "C0", "alpha": 0.2, "linewidth": 0}
+        evaluation.fill_between(x, mean - std, mean + std, label=label, **look)
     draw_target(evaluation, run.target)
     finish_panel(evaluation, axis, "return in evaluation")
 
-    for name, label in (
-        ("seconds_wait", "collecting"),
-        ("seconds_update", "learning"),
-        ("seconds_publish", "publishing"),
-    ):
-        x, y = run.curve(name, axis, is_trained=True)
+    names = {"wait": "collecting", "update": "learning", "publish": "publishing"}
+    for name, label in names.items():
+        x, y = run.curve(f"seconds_{name}", axis, is_trained=True)
         if len(x):
             seconds.plot(x, np.maximum(y, 1e-5), linewidth=1, label=label)
     seconds.set_yscale("log")

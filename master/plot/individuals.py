@@ -34,7 +34,23 @@ def draw_cloud(figure: Figure, run_dir: Path, generations: Sequence[int]) -> Non
     """One panel per generation on common axes, coloured by fitness; without ``generations``, the
     newest in the run's folder. Raises UsageError or RunFolderError.
     """
-    records = [read_record(path) for path in chosen_files(run_dir, generations)]
+    there = recorded_generations(run_dir)
+    if not there:
+        raise UsageError(
+            f"--cloud draws the individuals of a generation, but {run_dir} has recorded none "
+            "(--keep-generations)"
+        )
+    for missing in [number for number in generations if number not in there]:
+        near = min(there, key=lambda number: abs(number - missing))
+        raise UsageError(
+            f"--generation has {missing}, which {run_dir} has not recorded: the nearest "
+            f"recorded one is {near}"
+        )
+    if len(generations) > MOST_PANELS:
+        raise UsageError(
+            f"--generation names {len(generations)} generations: a figure has at most {MOST_PANELS}"
+        )
+    records = [read_record(record_path(run_dir, one)) for one in generations or there[-1:]]
     places, fitness = zip(*map(individual_points, records), strict=True)
     has_behaviour = records[0].columns["behaviour"].shape[1] > 0
     labels, projected = project_points(np.concatenate(places), has_behaviour)
@@ -57,27 +73,6 @@ def draw_cloud(figure: Figure, run_dir: Path, generations: Sequence[int]) -> Non
         panel.set_ylabel(labels[1])
     figure.colorbar(dots, ax=figure.axes, label="fitness", shrink=0.8)
     figure.suptitle(f"{sanitize(records[0].config.problem, 60)}: individuals")
-
-
-def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
-    """Raises UsageError for a missing generation."""
-    there = recorded_generations(run_dir)
-    if not there:
-        raise UsageError(
-            f"--cloud draws the individuals of a generation, but {run_dir} has recorded none "
-            "(--keep-generations)"
-        )
-    if missing := [number for number in generations if number not in there]:
-        near = min(there, key=lambda number: abs(number - missing[0]))
-        raise UsageError(
-            f"--generation has {missing[0]}, which {run_dir} has not recorded: the nearest "
-            f"recorded one is {near}"
-        )
-    if len(generations) > MOST_PANELS:
-        raise UsageError(
-            f"--generation names {len(generations)} generations: a figure has at most {MOST_PANELS}"
-        )
-    return [record_path(run_dir, number) for number in generations or there[-1:]]
 
 
 def individual_points(record: SlotRecord) -> tuple[Doubles, Doubles]:
@@ -140,22 +135,19 @@ def draw_archive(figure: Figure, run_dir: Path) -> None:
     name = "behaviour" if config.behaviour == AUTO else sanitize(config.behaviour, 40)
     panel = figure.add_subplot()
     if numbers == 1:
-        middles = cells.centroids[:, 0]
-        order = np.argsort(middles, kind="stable")
-        between = (middles[order][1:] + middles[order][:-1]) / 2
+        middles = np.sort(cells.centroids[:, 0])
+        edges = np.concatenate([cells.low, (middles[1:] + middles[:-1]) / 2, cells.high])
         least, most = np.nanmin(fitness), np.nanmax(fitness)
-        edges = np.concatenate([cells.low, between, cells.high])
-        baseline = least - 0.05 * ((most - least) or 1.0)
-        panel.stairs(fitness[order], edges, baseline=baseline, fill=True)
+        heights = fitness[np.argsort(cells.centroids[:, 0], kind="stable")]
+        panel.stairs(heights, edges, baseline=least - 0.05 * ((most - least) or 1.0), fill=True)
         panel.set(xlabel=name, ylabel="fitness")
     else:
         figure.set_size_inches(7, 5.4)
-        values = np.ma.masked_invalid(fitness)
         sides = cells.shape if cells.units is None else (PIXELS, PIXELS)
         x, y = map(np.linspace, cells.low, cells.high, np.add(sides, 1))
         across, up = np.meshgrid((x[1:] + x[:-1]) / 2, (y[1:] + y[:-1]) / 2)
         at = cells.locate(np.column_stack([across.ravel(), up.ravel()]).astype(np.float32))
-        drawn = panel.pcolormesh(x, y, values[at].reshape(sides[::-1]))
+        drawn = panel.pcolormesh(x, y, np.ma.masked_invalid(fitness)[at].reshape(sides[::-1]))
         if cells.units is None and cells.count <= MOST_EDGES:
             drawn.set(edgecolor="white", linewidth=0.4)
         else:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -99,7 +99,10 @@ class Finding:
 def run_doctor(given: argparse.Namespace, out: SafeStream) -> int:
     """Returns the exit code."""
     findings = []
-    for finding in examine(given):
+    for found in examine(given):
+        # Texts come from servers, files and users' code.
+        fix = "\n".join(sanitize(part, LONGEST_LINE) for part in found.fix.split("\n"))
+        finding = replace(found, text=sanitize(found.text, LONGEST_LINE), fix=fix)
         findings.append(finding)
         if not given.json:
             print_finding(finding, out)
@@ -191,8 +194,8 @@ def check_server(server: RedisReader) -> Iterator[Finding]:
         try:
             yield from check_information(client.info(), is_private=is_here)
         except redis.exceptions.ResponseError as error:
-            why = sanitize(first_line(error))
-            yield Finding("server", WARNING, f"unknown: {why}", "let an administrator grant +info")
+            text = f"unknown: {first_line(error)}"
+            yield Finding("server", WARNING, text, "let an administrator grant +info")
         problems = network_problems(client, server.name)  # es-master warns about them
         for problem, fix in problems:
             yield Finding("open", WARNING, problem, fix)
@@ -279,14 +282,12 @@ def check_packages() -> Iterator[Finding]:
         for name in ("es_queue", "master", "workers"):
             folder = host.package_folder(name, more)
             if folder != home / name:
-                place = "nowhere" if folder is None else sanitize(folder)
-                yield Finding(
-                    "packages",
-                    FAILED,
-                    f"the package {name!r} that {importer} finds is {place}, not es-queue's in "
-                    f"{sanitize(home)}",
-                    "run from another folder, or remove the other package's folder from PYTHONPATH",
+                text = (
+                    f"the package {name!r} that {importer} finds is {folder or 'nowhere'}, not "
+                    f"es-queue's in {home}"
                 )
+                fix = "run from another folder, or remove the other package's folder from"
+                yield Finding("packages", FAILED, text, f"{fix} PYTHONPATH")
                 return
     missing = [name for name in host.PACKAGES if not host.version_of(name)]
     if missing:
@@ -294,7 +295,7 @@ def check_packages() -> Iterator[Finding]:
         fix = f"install es-queue again, or\npip install {' '.join(missing)}"
         yield Finding("packages", FAILED, text, fix)
     else:
-        yield Finding("packages", OK, f"{versions}, imported from {sanitize(home)}")
+        yield Finding("packages", OK, f"{versions}, imported from {home}")
 
 
 def check_box2d(provided: str) -> Finding:
@@ -302,15 +303,15 @@ def check_box2d(provided: str) -> Finding:
     if not provided:
         text = "Box2D is missing: walkers and landers cannot be played"
         return Finding("box2d", WARNING, text, "install it with\npip install box2d")
-    names = [part.split()[0] for part in provided.split(" and ")]
-    if len(names) == 1:
-        return Finding("box2d", OK, f"{sanitize(provided)} provides Box2D")
+    others = {part.split()[0] for part in provided.split(" and ")} - {"box2d"}
+    if " and " not in provided:
+        return Finding("box2d", OK, f"{provided} provides Box2D")
     return Finding(
         "box2d",
         WARNING,
-        f"two distributions provide Box2D: {sanitize(provided)}",
+        f"two distributions provide Box2D: {provided}",
         "keep one of them; both own the same files, so install it again:\n"
-        f"pip uninstall --yes {' '.join(name for name in names if name != 'box2d')}\n"
+        f"pip uninstall --yes {' '.join(sorted(others))}\n"
         "pip install --force-reinstall --no-deps box2d",
     )
 
@@ -322,19 +323,18 @@ def check_disks(run_dir: Path) -> Finding:
         from es_queue.numerics.noise_table import default_folder
 
         noise = default_folder()
-        places[f"noise tables in {sanitize(noise)}"] = noise
+        places[f"noise tables in {noise}"] = noise
     except (EsQueueError, OSError, ImportError) as error:
         fix = "choose another folder for noise tables with ES_QUEUE_NOISE_DIR"
-        return Finding("disk", FAILED, sanitize(error), fix)
+        return Finding("disk", FAILED, str(error), fix)
     free = {what: host.free_bytes(place) for what, place in places.items()}
-    text = ", ".join(
-        f"{'unknown' if count is None else decimal(count)} ({what})" for what, count in free.items()
-    )
+    sizes = {what: "unknown" if count is None else decimal(count) for what, count in free.items()}
+    text = f"free: {', '.join(f'{size} ({what})' for what, size in sizes.items())}"
     short = [what for what, count in free.items() if count is not None and count < LEAST_FREE]
     if not short:
-        return Finding("disk", OK, f"free: {text}")
+        return Finding("disk", OK, text)
     fix = "a checkpoint or table that does not fit ends a run"
-    return Finding("disk", WARNING, f"free: {text}", f"make room for {' and '.join(short)}: {fix}")
+    return Finding("disk", WARNING, text, f"make room for {' and '.join(short)}: {fix}")
 
 
 def check_environments(configs: Sequence[RunConfig]) -> Iterator[Finding]:
@@ -357,27 +357,25 @@ def check_environments(configs: Sequence[RunConfig]) -> Iterator[Finding]:
 
 def check_environment(child: Child) -> Finding:
     """What a probe wrote is untrusted."""
-    name, text, code = sanitize(child.name, 80), "", child.code
+    text, code = "", child.code
     try:
         text, _, trouble = read_file(child.log.with_name("answer"), 2**14).decode().partition("\0")
     except (OSError, UnicodeDecodeError):
+        trouble = f"its process ended with code {code} and no result"
         if code is None:
             trouble = f"it hangs: creating it and one step took over {ENVIRONMENT_SECONDS:g} s"
         elif code > 128:
             trouble = f"its process was ended by {signal_name(code - 128)}"
-        else:
-            trouble = f"its process ended with code {code} and no result"
+    name, trouble = sanitize(child.name, 80), sanitize(trouble)
     if not trouble:
-        return Finding("environment", OK, f"{name}: {sanitize(text)}")
+        return Finding("environment", OK, f"{name}: {text}")
     fix = "make it work on this host, then on the workers' hosts"
     if "pip install" in trouble:
-        fix = f"install it with\n{sanitize(trouble[trouble.index('pip install') :])}"
+        fix = f"install it with\n{trouble[trouble.index('pip install') :]}"
     elif "cannot be imported" in trouble:
-        fix = (
-            "run in the folder of its module, or put that folder on PYTHONPATH, for es-master and "
-            "for each rq worker"
-        )
-    return Finding("environment", FAILED, f"{name}: {sanitize(trouble)}", fix)
+        fix = "run in the folder of its module, or put that folder on PYTHONPATH, for es-master and"
+        fix += " for each rq worker"
+    return Finding("environment", FAILED, f"{name}: {trouble}", fix)
 
 
 # --- runs and their workers
@@ -485,7 +483,7 @@ def check_workers(run: Run, workers: Sequence[Mapping[str, str]]) -> Finding:
     refusing = [about for about in workers if about.get("refuses")]
     joined = len(workers) - len(refusing)
     if refusing:
-        hosts = {sanitize(about["refuses"]): sanitize(about["host"], 60) for about in refusing}
+        hosts = {about["refuses"]: sanitize(about["host"], 60) for about in refusing}
         reasons = "; ".join(f"{name}: {reason}" for reason, name in list(hosts.items())[:3])
         text = f"{joined} joined, {len(refusing)} cannot ({reasons})"
         fix = "fix that on the named host, or stop its workers"
@@ -508,7 +506,7 @@ def check_fleet(workers: Sequence[Mapping[str, str]], here: str) -> Finding:
     ours = parse_versions(here)
     for about in workers:
         if about.get("numerics"):
-            kinds[f"{sanitize(about['numerics'][:8])}…"].append(about["host"])
+            kinds[f"{about['numerics'][:8]}…"].append(about["host"])
         theirs = parse_versions(about.get("versions", ""))
         for name in COMPARED_PACKAGES:
             if theirs.get(name, ours.get(name)) != ours.get(name):
@@ -538,11 +536,10 @@ def print_finding(finding: Finding, out: SafeStream) -> None:
     """A line for files and programs; on a terminal, signs and colours, and wrapped texts. Commands
     are not wrapped, so they can be copied.
     """
-    fix = [sanitize(part, LONGEST_LINE) for part in finding.fix.split("\n")] if finding.fix else []
-    text = sanitize(finding.text, LONGEST_LINE)
+    fix = finding.fix.split("\n") if finding.fix else []
     if not out.is_terminal:
         advice = f"; fix: {' '.join(fix)}" if fix else ""
-        out.write_line(f"{finding.state:<9}{finding.name:<{NAME_WIDTH}} {text}{advice}")
+        out.write_line(f"{finding.state:<9}{finding.name:<{NAME_WIDTH}} {finding.text}{advice}")
         return
     # start-up: rich, which JSON does not need
     from rich.table import Table
@@ -551,14 +548,12 @@ def print_finding(finding: Finding, out: SafeStream) -> None:
     from master.display.panel import make_console
 
     sign, style = SIGNS[finding.state]
-    head = Text(f"{sign} {finding.state:<8}", style)
+    head = ((f"{sign} {finding.state:<8}", style), (f"{finding.name:<{NAME_WIDTH}} ", "bold"))
     row = Table.grid()
     row.add_column(width=2 + 8 + NAME_WIDTH + 1, no_wrap=True)
     row.add_column(overflow="fold")
-    row.add_row(
-        Text.assemble(head, (f"{finding.name:<{NAME_WIDTH}} ", "bold")),
-        Text("\n".join([text, *(f"fix: {part}" for part in fix[:1])])),
-    )
+    text = "\n".join([finding.text, *(f"fix: {part}" for part in fix[:1])])
+    row.add_row(Text.assemble(*head), Text(text))
     console = make_console(out)
     console.print(row)
     for command in fix[1:]:
@@ -576,7 +571,7 @@ def format_rq_fix(what: str, server: RedisReader, *words: str) -> str:
 
 def parse_versions(versions: str) -> dict[str, str]:
     """``numpy 2.4.6, rq 2.12`` by name."""
-    return dict(re.findall(r"([a-z0-9_-]{1,40}) ([^\s,]{1,40})", sanitize(versions)))
+    return dict(re.findall(r"([a-z0-9_-]{1,40}) ([^\s,]{1,40})", versions))
 
 
 def pluralize(count: int, what: str) -> str:

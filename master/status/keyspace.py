@@ -35,9 +35,8 @@ KEY_PREFIX = RUNS.partition(":")[0] + ":"
 RUN_KEY = re.compile(
     rf"{KEY_PREFIX}(?P<run>{RUN_ID.pattern}):(?P<what>[a-z]+)(?::(?P<of>.*))?", re.DOTALL
 )
-#: Only the beginning of a larger string is shown, and nothing of another value; a history of ten
-#: thousand generations takes more.
-MOST_BYTES, MOST_STREAM_BYTES, FIRST_BYTES = 2**23, 2**26, 256
+#: Only the beginning of a larger string is shown.
+MOST_BYTES, FIRST_BYTES = 2**23, 256
 #: Keys, and steps of a thousand keys in which they are found; of each key for the table.
 MOST_KEYS, SCAN_STEPS, PREVIEW_BYTES, PREVIEW_ITEMS, PREVIEW_WIDTH = 2000, 1000, 2**14, 3, 80
 #: Items of a value, and of a list within it.
@@ -62,14 +61,11 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Key:
-    """count: bytes of a string, else items; memory: bytes, as the server estimates them; expires:
-    seconds left, None for never
-    """
+    """count: bytes of a string, else items; expires: seconds left, None for never"""
 
     raw: bytes
     type: str
     count: int
-    memory: int
     expires: float | None
 
     @property
@@ -86,10 +82,8 @@ class Key:
         """Such as ``1 member`` or ``1,000 entries``."""
         return f"{self.count:,} {COUNTS[self.type][1 if self.count == 1 else 2]}"
 
-    def question(self, items: int, most: int) -> tuple[Any, ...] | None:
-        """Reads ``most`` bytes of a string, else the first items, or the newest of a stream; None
-        if the value is too large.
-        """
+    def question(self, items: int, most: int) -> tuple[Any, ...]:
+        """Reads ``most`` bytes of a string, else the first items, or the newest of a stream."""
         questions = {
             "string": ("getrange", self.raw, 0, most - 1),
             "list": ("lrange", self.raw, 0, items - 1),
@@ -98,12 +92,11 @@ class Key:
             "hash": ("hgetall", self.raw),
             "stream": ("xrevrange", self.raw, "+", "-", items),
         }
-        limits = {"string": math.inf, "stream": MOST_STREAM_BYTES}
-        return questions[self.type] if self.memory <= limits.get(self.type, MOST_BYTES) else None
+        return questions[self.type]
 
     def to_json(self) -> dict[str, Any]:
         about = {"key": self.name, "type": self.type, "size": self.count}
-        return {**about, "memory": self.memory, "expires": self.expires}
+        return {**about, "expires": self.expires}
 
 
 def validate_key(key: str, run: str | None) -> str:
@@ -135,10 +128,9 @@ def make_keys_page(servers: Sequence[RedisReader], run: str | None) -> Page:
     for server in servers:
         names, is_complete = scan(server, pattern)
         keys = describe_keys(server, names)
-        questions = [key.question(PREVIEW_ITEMS, PREVIEW_BYTES) for key in keys]
-        answers = iter(server.ask(question for question in questions if question))
-        for key, question in zip(keys, questions, strict=True):
-            content = preview(key, next(answers) if question else None)
+        answers = server.ask(key.question(PREVIEW_ITEMS, PREVIEW_BYTES) for key in keys)
+        for key, answer in zip(keys, answers, strict=True):
+            content = preview(key, answer)
             data.append({**key.to_json(), "content": content})
             expiry = "never" if key.expires is None else format_duration(key.expires)
             rows.append([key.name, key.type, key.size, expiry, content])
@@ -168,17 +160,10 @@ def describe_keys(server: RedisReader, names: Sequence[str | bytes]) -> list[Key
     types = map(to_text, server.ask(("type", name) for name in raw))
     there = [(name, kind) for name, kind in zip(raw, types, strict=True) if kind in COUNTS]
     counts = server.ask((COUNTS[kind][0], name) for name, kind in there)
-    memories = server.ask(("memory_usage", name, 0) for name, _ in there)
     lives = server.ask(("pttl", name) for name, _ in there)
     return [
-        Key(
-            name,
-            kind,
-            count or 0,
-            (count if kind == "string" else memory) or 0,
-            None if left is None or left < 0 else left / 1000,
-        )
-        for (name, kind), count, memory, left in zip(there, counts, memories, lives, strict=True)
+        Key(*name_and_type, count or 0, None if left is None or left < 0 else left / 1000)
+        for name_and_type, count, left in zip(there, counts, lives, strict=True)
     ]
 
 
@@ -222,8 +207,6 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
     what = key.part("what")
     is_long = key.type == "string" and key.count > MOST_BYTES and what != "results"
     question = key.question(MOST_ITEMS, FIRST_BYTES if is_long else MOST_BYTES)
-    if question is None:
-        return None, f"takes {key.memory:,} bytes, more than es-status reads ({MOST_BYTES:,})"
     (answer,) = server.ask([question])
     if key.type == "string" and what == "results":
         (header,) = server.ask([("get", RunKeys(key.part("run")).task)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -336,18 +337,19 @@ def report_lines(report: dict[str, Any], trace: Sequence[str]) -> list[Text]:
     about = [
         f"{label}{report[name]}" for name, label in labels.items() if report.get(name) is not None
     ]
-    try:
-        moment = time.localtime(finite_or_none(report.get("time")))
-        when = f"{time.strftime('%Y-%m-%d %H:%M:%S', moment)} ({format_ago(report.get('time'))})"
-    except (ValueError, OverflowError, OSError):
-        when = ""
-    known = when if finite_or_none(report.get("time")) is not None else ""
     return [
         Text(""),
-        Text.assemble((f"{known or 'at an unknown time'}  ", STRONG), ", ".join(about)),
+        Text.assemble((f"{format_moment(report.get('time'))}  ", STRONG), ", ".join(about)),
         Text(f"  {report.get('reason') or 'no reason given'}", BAD),
         *(Text(f"    {line}", FAINT) for line in trace),
     ]
+
+
+def format_moment(seconds: object) -> str:
+    with suppress(TypeError, ValueError, OverflowError, OSError):
+        moment = time.localtime(finite_or_none(seconds) or math.nan)
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', moment)} ({format_ago(seconds)})"
+    return "at an unknown time"
 
 
 # --- printing
@@ -401,14 +403,11 @@ def watch_page(
                     out.write_line("")
                 print_page(page, out, as_json=as_json)
             return 0 if page is None else page.code
+        # It is redrawn each second, and so fits a terminal that changes its size.
+        settings: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
         try:
-            # It is redrawn each second, and so fits a terminal that changes its size.
             with Live(
-                console=make_console(out),
-                screen=True,
-                refresh_per_second=1,
-                redirect_stdout=False,
-                redirect_stderr=False,
+                console=make_console(out), screen=True, refresh_per_second=1, **settings
             ) as live:
                 for page in pages():
                     live.update(Group(*page.parts), refresh=True)
