@@ -70,8 +70,8 @@ from master.status.sources import Sources, find_sources
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SERVER_CHECKS = {"redis", "server", "memory", "writes", "connections", "open"}
 UNKNOWN_RUN = "unknown run"
-#: The most servers, RQ workers and waiting jobs to read.
-MOST_SERVERS, MOST_LISTENERS, MOST_JOBS = 8, 1000, 500
+#: The most RQ workers and waiting jobs to read.
+MOST_LISTENERS, MOST_JOBS = 1000, 500
 LEAST_LEFT_BYTES, LEAST_LEFT_FRACTION = 64 * 2**20, 0.10
 CONNECTIONS_PER_WORKER, LEAST_WORKERS = 6, 20
 LEAST_FREE = 500e6
@@ -149,7 +149,7 @@ def examine(given: argparse.Namespace) -> Iterator[Finding]:
             trouble = redis_failure(error)
         # A run's name chooses among the servers, if one of them has it.
         its_own = [run.source for run in runs if given.run is not None and not run.on_disk]
-        servers = its_own or sources.servers[:MOST_SERVERS]
+        servers = its_own or sources.servers
         for server in servers:
             for finding in check_server(server):
                 yield finding

@@ -58,7 +58,6 @@ STYLES = {
     **dict.fromkeys((ORPHANED, FAILED), BAD),
 }
 LABEL_WIDTH, BAR_WIDTH = 12, 12
-MOST_PAGE_WORKERS = 300
 RUN_COLUMNS = [figure for figure in FIGURES.values() if figure.column]
 #: Below a table that has finished runs.
 TABLE_NOTES = {
@@ -170,7 +169,7 @@ def shown_texts(run: Run) -> dict[str, Any]:
     figures = {**run.figures, "target": target_of(run)}
     known = {name: value for name, value in figures.items() if value not in (None, "")}
     texts = {name: FIGURES[name].write(value) for name, value in known.items()}
-    rows = worker_rows(run.living)[:MOST_PAGE_WORKERS]
+    rows = worker_rows(run.living)
     hidden = {"print"} if len({row["print"] for row in rows}) < 2 else set()
     return {
         **{name: text for name, text in texts.items() if text != "-"},

@@ -41,7 +41,7 @@ from es_queue.credentials import (
     plain_host,
     token_from_environment,
 )
-from es_queue.errors import EsQueueError, UsageError
+from es_queue.errors import EsQueueError, NoRunError, UsageError
 from es_queue.protocol.keys import RUN_ID, checked_run_id
 from es_queue.run_folder import checkpoint_path, find_run
 from es_queue.text import sanitize
@@ -205,7 +205,7 @@ class Page:
         try:
             status, kind, body, more = self._reply(environ)
         except EsQueueError as error:
-            status = 404 if isinstance(error, UsageError) else 503
+            status = 404 if isinstance(error, (UsageError, NoRunError)) else 503
             status, kind, body, more = json_reply({"trouble": sanitize(error)}, status)
         except Exception:
             logging.getLogger(__name__).exception("es-status: the page failed")
@@ -219,8 +219,8 @@ class Page:
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     def _reply(self, environ: WSGIEnvironment) -> Reply:
-        """Raises UsageError for a run that does not exist, other EsQueueErrors if it cannot be
-        read.
+        """Raises UsageError or NoRunError for what is not there, other EsQueueErrors if it cannot
+        be read.
         """
         path, looks = environ["PATH_INFO"], self._looks
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
@@ -332,9 +332,8 @@ Data = dict[str, Any]
 MOST_CACHED = 100
 #: Runs whose workers and refusals go to Prometheus.
 MOST_DETAILED = 20
-#: The largest checkpoint that is read for the page, and the most numbers of behaviours sent.
-MOST_CHECKPOINT_BYTES, MOST_NUMBERS = 2**27, 200_000
-TOO_LARGE = "the archive is too large for the page: draw it with es-plot --archive"
+#: The most numbers of behaviours that are sent.
+MOST_NUMBERS = 200_000
 
 
 @dataclass
@@ -392,11 +391,12 @@ class Looks:
                 ],
             }
 
-        return self._listed("run", name, query, figure)
+        return self._result(f"run {name} {figure}", query, figure)
 
     def errors(self, name: str) -> Data:
-        return self._listed(
-            "errors", name, lambda sources, _: dict(make_errors_page(sources.find_run(name)).data)
+        return self._result(
+            f"errors {name}",
+            lambda sources, _: dict(make_errors_page(sources.find_run(name)).data),
         )
 
     def archive(self, name: str) -> Data:
@@ -414,7 +414,7 @@ class Looks:
             command = f"{format_command('es-play')} {run.word} --cell="
             return {**_read_archive(path, file_stamp(path)), "command": command}
 
-        return self._listed("archive", name, query)
+        return self._result(f"archive {name}", query)
 
     def figures(self) -> Data:
         """For Prometheus: every run; of living ones also refusals and workers. Only ``trouble`` if
@@ -432,25 +432,15 @@ class Looks:
         except EsQueueError as error:
             return {"trouble": str(error)}
 
-    def _listed(
-        self, part: str, name: str, query: Callable[[Sources, Curve], Data], figure: str = ""
-    ) -> Data:
-        """Raises UsageError for a run that is not in the list: invented names cost no query of
-        Redis, and push nothing out of the cache.
-        """
-        if all(run["run"] != name for run in self.runs()["runs"]):
-            raise UsageError(f"there is no run {sanitize(name, 60)}")
-        return self._result(f"{part} {name} {figure}", query, figure)
-
     def _result(self, name: str, query: Callable[[Sources, Curve], Data], figure: str = "") -> Data:
         """A query runs at most once in half of ``every`` seconds, for all callers, and keeps its
         curve. If it failed: the last result, with ``trouble`` and its ``age`` in seconds. Raises
-        EsQueueError if it has never succeeded.
+        EsQueueError if it has never succeeded, or if the run is gone.
         """
         with self._lock:
             look = self._cache.setdefault(name, Look(Curve(figure=figure)))
             self._cache.move_to_end(name)
-            while len(self._cache) > MOST_CACHED:
+            if len(self._cache) > MOST_CACHED:
                 self._cache.popitem(last=False)
         with look.lock:
             if not look.tried or time.monotonic() - look.tried >= self._every / 2:
@@ -464,27 +454,25 @@ class Looks:
                     look.tried = time.monotonic()
             if look.error is None:
                 return {**look.data, "trouble": None, "age": 0.0}
-            if not look.data:
+            if not look.data or isinstance(look.error, NoRunError):
                 raise look.error
             age = round(time.monotonic() - look.succeeded, 1)
             return {**look.data, "trouble": sanitize(look.error), "age": age}
 
 
 @lru_cache(maxsize=4)
-def _read_archive(path: Path, stamp: tuple[int, int, int] | None) -> Data:
+def _read_archive(path: Path, _: object) -> Data:
     # start-up: numpy and the strategy, for runs of map_elites
     import numpy as np
 
     from es_queue.strategies.map_elites_archive import read_archive
 
-    if stamp is None or stamp[1] > MOST_CHECKPOINT_BYTES:
-        raise UsageError(TOO_LARGE)
     archive, config = read_archive(path)
     cells = archive.cells
     if cells is None or not len(archive):
         raise UsageError("the archive has no elite yet")
     if archive.behaviour.size > MOST_NUMBERS:
-        raise UsageError(TOO_LARGE)
+        raise UsageError("the archive is too large for the page: draw it with es-plot --archive")
     is_grid = cells.units is None and len(cells.shape) <= 2  # a map shows two numbers
     # es-play finds an elite by any behaviour in its cell, such as the middle. Nine digits are
     # enough for float32.
