@@ -271,7 +271,7 @@ class Master:
                 "strategy": learner.config.strategy_name,
                 "schedule": ASYNC_LABEL if self.is_async else SYNC_LABEL,
                 "noise": self._noise_digest,
-                "eval_mean": last.get("eval_mean") if evaluation is None else evaluation,
+                **({} if evaluation is None else {"eval_mean": evaluation}),
                 "digest": generation.digest,
                 "target": learner.target,
                 "generation": state.generation,

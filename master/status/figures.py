@@ -204,15 +204,6 @@ state | text | json | the state; orphaned if the run needs a master and has none
 stage | text | json | training, closing (the last evaluation) or final episodes
 env | text | json | the environment
 strategy | text | json | the strategy
-publication | text | json | the open publication
-answered | text | json | results of the open generation, of how many
-info | text | json | means of --info in the newest generation's training episodes
-eval_info | text | json | means of --info in the newest evaluation
-digest | text | json | hash of the parameters
-why | text | json | why a failed run ended
-queue | text | json | the RQ queue of its workers
-paused_by | text | json | the user that paused it
-changed | text | json | settings that were changed while it trained
 generation | - | json csv | the open generation | tag=run/generation metric=generation column=gen
 env_steps | steps | json csv | environment steps of training that counted | \
     metric=env_steps_total column=steps
@@ -256,6 +247,15 @@ centre_return | return | json csv | one training episode of the unperturbed poli
 eval_median | return | csv | median of the newest evaluation
 eval_length_mean | steps | csv | mean length of its episodes
 learning_rate | number | csv | of the strategy
+publication | text | json | the open publication
+answered | text | json | results of the open generation, of how many
+info | text | json | means of --info in the newest generation's training episodes
+eval_info | text | json | means of --info in the newest evaluation
+digest | text | json | hash of the parameters
+why | text | json | why a failed run ended
+queue | text | json | the RQ queue of its workers
+paused_by | text | json | the user that paused it
+changed | text | json | settings that were changed while it trained
 eval_steps | steps | json | environment steps of evaluations | metric=eval_steps_total
 eval_steps_per_second | steps/s | json | of evaluation, in the newest generation | \
     metric=eval_steps_per_second
