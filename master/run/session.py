@@ -28,7 +28,6 @@ from es_queue.errors import (
     NoRunError,
     RedisError,
     RunBusyError,
-    RunFolderError,
     StrategyFailure,
     UsageError,
 )
@@ -58,7 +57,6 @@ from es_queue.user_code import allowing, loose_modules, named_modules, require_t
 from master.display.log_view import RunView
 from master.display.notes import TERMINAL, NoteHandler
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
-from master.loop import checkpoint
 from master.loop.audit import Audit
 from master.loop.checkpoint import Checkpoints, write_atomically
 from master.loop.config_timeline import ConfigTimeline, ControlInbox, drop_settings
@@ -90,7 +88,7 @@ from master.run.lease import (
 from master.run.manifest import write_manifest
 from master.run.open_seats import Seats
 from master.run.setup import Setup, new_run_notes, prepare_run, validate_action_bound
-from master.run.warm_start import make_warm_state
+from master.run.warm_start import make_warm_state, newest_checkpoint
 from master.services.leader import FolderLock, is_own_private
 from master.services.local_services import LocalServices, run_words, start_lines
 from master.status.figures import Record
@@ -746,49 +744,6 @@ def format_report(text: str) -> str:
     except (ValueError, RecursionError):
         report = text
     return json.dumps(report)
-
-
-def newest_checkpoint(
-    run: NamedRun, disk: bytes | None, stored: bytes | None
-) -> tuple[RunConfig, RunState]:
-    """The newer of two checkpoints of a run; Redis has every generation, the disk one every few
-    seconds.
-
-    Raises RunFolderError if one is of another run, or if they are of two runs with that name.
-    """
-    checkpoints = []
-    trouble = RunFolderError("there is no checkpoint to resume")
-    for where, data in (("Redis", stored), (str(run.folder), disk)):
-        if data is None:
-            continue
-        try:
-            config, state, owner = checkpoint.decode(data)
-        except RunFolderError as error:
-            trouble = error
-            LOGGER.warning(f"the checkpoint in {where} was skipped: {error}")
-            continue
-        if owner != run.run:
-            raise RunFolderError(
-                f"{where} holds run {owner[:40]!r}, not {run.run}: continue it with --resume "
-                f"{owner[:40]}, or give the --run-dir of {run.run}"
-            )
-        checkpoints.append((config, state))
-    if not checkpoints:
-        raise trouble
-    (first, _), (second, _) = checkpoints[0], checkpoints[-1]
-    differing = [
-        name
-        for name in first.to_dict()
-        if name not in resumable() and str(getattr(first, name)) != str(getattr(second, name, ""))
-    ]
-    if differing:
-        raise RunFolderError(
-            f"{run.folder} and Redis hold two different runs called {run.run} "
-            f"({', '.join(differing[:5])} differ): "
-            "give another --run-dir to continue the one in Redis, or the --redis-url of this "
-            "folder's run"
-        )
-    return max(checkpoints, key=lambda pair: (pair[1].generation, pair[1].stage == ENDING))
 
 
 def resumable_settings(values: dict[str, Any]) -> dict[str, Any]:

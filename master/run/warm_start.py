@@ -1,12 +1,16 @@
-"""Warm start: begins a new run with the policy and observation statistics of a checkpoint."""
+"""What a run begins with: its newest checkpoint, or (warm start) the policy and the statistics of
+another run's.
+"""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.run_config import RunConfig, resumable
 from es_queue.config.settings import NONE
 from es_queue.errors import NoRunError, RunFolderError, UsageError
 from es_queue.files import read_npz
@@ -15,10 +19,12 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.statistics import Moments
 from es_queue.policies.linear_mlp import widen
 from es_queue.policies.saved_policy import SavedPolicy, read_policy
-from es_queue.run_folder import checkpoint_path
-from master.loop.state import RunState
+from es_queue.run_folder import NamedRun, checkpoint_path
+from master.loop import checkpoint
+from master.loop.state import ENDING, RunState
 from master.run.setup import Setup
 
+LOGGER = logging.getLogger("es_queue.run")
 #: How many observations the statistics of best.npz, which have no count, stand for. With fewer,
 #: the new run's observations move them in a few generations, and the policy no longer acts as it
 #: was trained: a walker of 260 fell to 102, and stayed above 260 with this many.
@@ -27,6 +33,52 @@ ESTIMATED_COUNT = 1_000_000
 #: few, so that what is new is soon known.
 WIDENED_COUNT = 10_000
 MOMENTS = ("moments_count", "moments_mean", "moments_m2")
+
+
+def newest_checkpoint(
+    run: NamedRun, disk: bytes | None, stored: bytes | None
+) -> tuple[RunConfig, RunState]:
+    """The newer of two checkpoints of a run; Redis has every generation, the disk one every few
+    seconds.
+
+    Raises RunFolderError if one is of another run, or if they are of two runs with that name.
+    """
+    checkpoints = []
+    trouble = RunFolderError("there is no checkpoint to resume")
+    for where, data in (("Redis", stored), (str(run.folder), disk)):
+        if data is None:
+            continue
+        try:
+            config, state, owner = checkpoint.decode(data)
+        except RunFolderError as error:
+            trouble = error
+            LOGGER.warning(f"the checkpoint in {where} was skipped: {error}")
+            continue
+        if owner != run.run:
+            raise RunFolderError(
+                f"{where} holds run {owner[:40]!r}, not {run.run}: continue it with --resume "
+                f"{owner[:40]}, or give the --run-dir of {run.run}"
+            )
+        checkpoints.append((config, state))
+    if not checkpoints:
+        raise trouble
+    (first, _), (second, _) = checkpoints[0], checkpoints[-1]
+    differing = [
+        name
+        for name in first.to_dict()
+        if name not in resumable() and str(getattr(first, name)) != str(getattr(second, name, ""))
+    ]
+    if differing:
+        raise RunFolderError(
+            f"{run.folder} and Redis hold two different runs called {run.run} "
+            f"({', '.join(differing[:5])} differ): "
+            "give another --run-dir to continue the one in Redis, or the --redis-url of this "
+            "folder's run"
+        )
+    return max(checkpoints, key=lambda pair: (pair[1].generation, pair[1].stage == ENDING))
+
+
+# --- warm start
 
 
 def make_warm_state(setup: Setup, path: Path) -> RunState:

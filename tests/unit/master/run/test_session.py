@@ -11,7 +11,7 @@ from es_queue import train
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.run_folder import NamedRun
 from master.loop import checkpoint
-from master.run.session import newest_checkpoint
+from master.run.warm_start import newest_checkpoint
 from tests.parts import setup_of, trained
 
 PLACE = NamedRun("same", Path("runs/same"))
