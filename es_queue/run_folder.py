@@ -174,9 +174,10 @@ def no_run_error(
     names = {*others, *(path.name for path in folders if read_run_name(path))}
     known = sorted(names - {run.run})
     suggestion = format_suggestion(run.run, known)
-    listed = f"existing runs: {', '.join(known[:MOST_NAMES])}" if known else "there are no runs"
-    if len(known) > MOST_NAMES:
-        listed += f" and {len(known) - MOST_NAMES} more"
+    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
+    listed = (
+        f"existing runs: {', '.join(known[:MOST_NAMES])}{more}" if known else "there are no runs"
+    )
     return NoRunError(
         f"there is no run {run.run} in {', '.join(servers[:3]) or run.folder.parent}; "
         f"{suggestion and suggestion + ' '}{listed}"

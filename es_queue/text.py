@@ -41,11 +41,9 @@ def nearest_names(word: str, known: Iterable[str]) -> list[str]:
     letters do not count.
     """
     word, names = word.strip("-").lower(), {name: name.lstrip("-").lower() for name in known}
-    matcher = difflib.SequenceMatcher(b=word)
-    ratios: dict[str, float] = {}
-    for name, plain in names.items():
-        matcher.set_seq1(plain)
-        ratios[name] = matcher.ratio()
+    ratios = {
+        name: difflib.SequenceMatcher(None, plain, word).ratio() for name, plain in names.items()
+    }
     least = max(SIMILAR, max(ratios.values(), default=0) - MARGIN)
     near = [name for name, plain in names.items() if len(word) > 1 and plain.startswith(word)]
     near = near or [

@@ -5,6 +5,7 @@ folder on this host.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import shutil
 import time
@@ -134,8 +135,7 @@ def new_run(task: str, launch: Launch) -> NamedRun:
 
 def derive_run_id(task: str) -> str:
     """``bipedalwalker-v2-1120-143259-4f01ab``: environment, time, and six random letters."""
-    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in task)
-    name = name.lower().strip("-")[:20].strip("-")
+    name = re.sub(r"[^A-Za-z0-9]", "-", task).lower().strip("-")[:20].strip("-")
     return f"{name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 

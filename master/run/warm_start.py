@@ -88,7 +88,13 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
     The optimiser starts fresh. Raises RunFolderError for an unreadable file, UsageError for a
     policy that does not fit.
     """
-    saved, moments, origin = read_warm_start(find_checkpoint(path))
+    try:
+        file = checkpoint_path(path)
+    except NoRunError:
+        raise
+    except RunFolderError:  # it has not evaluated a policy yet
+        file = checkpoint_path(path, "last")
+    saved, moments, origin = read_warm_start(file)
     for name in ("batch_norm", "obs_norm", "obs_clip", "action_bound"):
         before, now = (getattr(one, name, NONE) for one in (saved.config, setup.config))
         if before != now:
@@ -108,16 +114,6 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
     known = saved.policy.numbers if setup.policy.numbers is None else None
     moments = extend_moments(moments, setup.spec.observation_size, known)
     return setup.initial_state(parameters, moments, origin)
-
-
-def find_checkpoint(path: Path) -> Path:
-    """The file itself, or the best checkpoint of a run, or its newest. Raises RunFolderError."""
-    try:
-        return checkpoint_path(path)
-    except NoRunError:
-        raise
-    except RunFolderError:
-        return checkpoint_path(path, "last")
 
 
 def read_warm_start(path: Path) -> tuple[SavedPolicy, Moments, str]:
