@@ -162,6 +162,7 @@ def train(
         return Reporter(run.folder, view, trackers=sinks)
 
     with naming_settings(as_flags=False, others=("resume", *TrainOptions.__annotations__)):
+        checked = None
         if resume is None:
             checked, notes = make_config(config, env, given.get("recipe", ""), model)
             given |= {"own_modules": tuple(named_modules(checked))}
@@ -170,9 +171,7 @@ def train(
         session = Session(launch, clocks_from_environment(), make_reporter, lambda: False)
         changes = check_resume_changes(changes or {}, "changes")
         try:
-            return TrainResult(
-                session.run(None if resume else checked, changes, lambda _: callback.keeps_going)
-            )
+            return TrainResult(session.run(checked, changes, lambda _: callback.keeps_going))
         except KeyboardInterrupt as interrupt:
             if session.resume_command:
                 interrupt.add_note(f"the run was stopped; continue with: {session.resume_command}")
