@@ -174,14 +174,12 @@ def refuse_large(config: RunConfig, size: int, seeds: int) -> None:
     if size > MOST_PARAMETERS:
         raise RunFolderError(
             f"its policy {config.policy_name} has {size:,} parameters, and a seed list may make "
-            "at most "
-            f"{MOST_PARAMETERS:,}: if you trust the file, use --trust"
+            f"at most {MOST_PARAMETERS:,}: if you trust the file, use --trust"
         )
     if size * seeds > MOST_WORK:
         raise RunFolderError(
             f"its {seeds:,} seeds for {size:,} parameters each take {size * seeds:,} steps, and "
-            "a seed "
-            f"list may take at most {MOST_WORK:,}: if you trust the file, use --trust"
+            f"a seed list may take at most {MOST_WORK:,}: if you trust the file, use --trust"
         )
 
 

@@ -168,9 +168,9 @@ class ConvPolicy(LayeredPolicy):
         if len(shape) not in (2, 3):
             described = f"arrays of shape {list(shape)}" if shape else "vectors"
             raise UsageError(
-                f"policy is {kind}, which takes images of shape [stack, height, width] or "
-                "[height, width, colours], "
-                f"but the observations are {described}: use linear, mlp, rnn, lstm or gru"
+                f"policy is {kind}, which takes images of shape [stack, height, width] or [height, "
+                f"width, colours], but the observations are {described}: use linear, mlp, rnn, "
+                "lstm or gru"
             )
         self.architecture = architecture = ARCHITECTURES[kind]
         self.cell = CELLS[architecture.cell] if architecture.cell else None
