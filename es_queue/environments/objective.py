@@ -117,8 +117,7 @@ class ObjectiveEnvironment:
     """An Environment whose action is the vector."""
 
     def __init__(self, request: EnvironmentRequest) -> None:
-        self._function = load_objective(request.id)
-        self._takes_seed = takes_seed(request.id, self._function)
+        self._function = seeded_objective(request.id)
         self._seed = 0
         self._id = request.id
         self._behaviour: Any = None
@@ -133,8 +132,7 @@ class ObjectiveEnvironment:
             values, behaviours = self._batch.call(action[None], [self._seed])
             self._behaviour = None if behaviours is None else behaviours[0]
             return np.zeros(1, np.float32), values.item(), True
-        arguments = (action, self._seed) if self._takes_seed else (action,)
-        result = self._function(*arguments)
+        result = self._function(action, self._seed)
         if isinstance(result, tuple) and len(result) != 2:
             raise EnvironmentFailure(
                 f"{self._id} returned {len(result)} values, but must return a number, or "
@@ -169,8 +167,7 @@ class ObjectiveBatch:
     max_episodes = 512
 
     def __init__(self, request: EnvironmentRequest) -> None:
-        self._function = load_objective(request.id)
-        self._takes_seed = takes_seed(request.id, self._function)
+        self._function = seeded_objective(request.id)
 
     def reset(self, seeds: Sequence[int]) -> Floats:
         self._seeds = np.array(seeds, np.int64)
@@ -184,9 +181,8 @@ class ObjectiveBatch:
         """The values, float64[N], and the behaviours, or None. Raises TypeError for other
         numbers.
         """
-        given = vectors.copy()  # the function may change it
-        arguments = (given, np.asarray(seeds, np.int64)) if self._takes_seed else (given,)
-        result = self._function(*arguments)
+        # the function may change its vectors
+        result = self._function(vectors.copy(), np.asarray(seeds, np.int64))
         found, behaviours = result if isinstance(result, tuple) else (result, None)
         values = np.array(found, np.float64)
         shapes = [values.shape] if behaviours is None else [values.shape, (len(behaviours),)]
@@ -204,16 +200,21 @@ def is_batched(request: EnvironmentRequest) -> bool:
     return bool(getattr(load_objective(request.id), "batched", False))
 
 
-def takes_seed(path: str, function: Callable[..., Any]) -> bool:
-    """Whether an objective has a second argument. Raises EnvironmentFailure for other arguments."""
+def seeded_objective(path: str) -> Callable[[Any, Any], Any]:
+    """The objective as a function of (vector, seed). Raises EnvironmentFailure if it takes neither
+    these nor only the vector.
+    """
+    function = load_objective(path)
     try:
         signature = inspect.signature(function)
     except ValueError:  # a function in C may not show its arguments
-        return True
-    for arguments in ((None, 0), (None,)):
-        with suppress(TypeError):
-            signature.bind(*arguments)
-            return len(arguments) == 2
+        return function
+    with suppress(TypeError):
+        signature.bind(None, 0)
+        return function
+    with suppress(TypeError):
+        signature.bind(None)
+        return lambda vector, seed: function(vector)
     raise EnvironmentFailure(
         f"the objective {path} has the arguments {signature}: it must take (vector, seed), or "
         "(vector)"
