@@ -361,7 +361,7 @@ def metrics_endpoint() -> tuple[str, int] | None:
 
 
 class WorkerMetrics:
-    """Collects the figures of one seat when they are scraped; ``labels`` are of every sample."""
+    """Figures of one seat, collected when they are scraped; ``labels`` are of every sample."""
 
     def __init__(self, labels: Mapping[str, str], control: EpisodeControl) -> None:
         self._labels, self._control = dict(labels), control

@@ -81,14 +81,12 @@ def print_line(run: str, text: str) -> None:
 class Seat:
     """A worker's place in a run for a while.
 
-    name: of the worker, as people see it
-    rq_name: of the RQ worker whose orders to stop count; empty if RQ did not start it
+    name: of the worker, as people see it; rq_name: of its RQ worker, empty if RQ did not start it
     owns_process: whether this process exists only for the seat, so that it may end itself
     parent: process that it must not outlive, None for any
     has_other_work: whether another run waits for a worker; asked if this run has no master, or
     refuses this worker
     queues_before: RQ queues whose jobs its worker must run first
-    print_line: shows a line about the run to people at the worker's terminal
     """
 
     client: redis.Redis
@@ -305,9 +303,7 @@ def last_place(trace: str) -> str:
 
 
 def validate_admission(store: WorkerStore, player: Player) -> None:
-    """Refuse before the first claim for the same reasons as ``load_task``, and with other
-    arithmetic under --strict.
-    """
+    """Before the first claim: Refusal as of ``load_task``, and of other arithmetic if --strict."""
     if (raw := store.task()) is not None:
         load_task(raw, player.noise.digest)
     expected = store.progress_field("numerics") if player.config.strict else None
@@ -320,9 +316,7 @@ def validate_admission(store: WorkerStore, player: Player) -> None:
 
 
 def load_config(raw: bytes) -> tuple[RunConfig, str]:
-    """The run's settings, and why this es-queue cannot read them (the settings are then the
-    defaults).
-    """
+    """The run's settings, or the defaults and why this es-queue cannot read them."""
     try:
         return RunConfig.from_json(raw), ""
     except UsageError as error:
@@ -333,9 +327,7 @@ def load_config(raw: bytes) -> tuple[RunConfig, str]:
 
 
 def load_task(raw: bytes, digest: str) -> Task:
-    """The run's task. Raises Refusal if this es-queue cannot read it, or if this host's noise table
-    differs.
-    """
+    """Raises Refusal for a task that cannot be read, or of another noise table."""
     try:
         task = Task.decode(raw)
     except DecodeError as error:
@@ -360,10 +352,8 @@ class Service:
         self._cache = ParameterCache(store.run)
 
     def run(self) -> None:
-        """Work until asked to leave; unfinished blocks go back to the head of todo.
-
-        Raises Refusal for a task that this worker cannot read or play, because it would take the
-        other workers' blocks.
+        """Work until asked to leave; unfinished blocks go back to the head of todo. Raises Refusal
+        for a task that this worker cannot read or play.
         """
         control = self._player.control
         try:
@@ -452,10 +442,8 @@ class Service:
 
 class ParameterCache:
     """One file per publication in a private folder of this user. All the host's workers map it, so
-    there is one copy in memory.
-
-    Each reader checks the digest itself. A file is replaced and never changed, so a mapping stays
-    valid.
+    there is one copy in memory; each checks the digest itself. A file is replaced and never
+    changed, so a mapping stays valid.
 
     If the folder cannot be used, every worker fetches for itself.
 
@@ -471,9 +459,7 @@ class ParameterCache:
     def get(
         self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]
     ) -> Data | None:
-        """``size`` read-only bytes whose BLAKE2b-128 is ``digest``, from the host's file or by
-        ``fetch``; None if it has none.
-        """
+        """``size`` bytes with this digest, from the host's file or by ``fetch``, or None."""
         if size < MIN_SHARED_BYTES or self._folder is None:
             return data_if_valid(fetch(), size, digest)
         path = self._folder / f"{self._run}-{publication}"

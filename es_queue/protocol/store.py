@@ -131,18 +131,22 @@ class MasterStore(Store):
         self._answer_script = script_text("answer")
 
     def _script(
-        self,
-        name: str,
-        arguments: Sequence[Any] | Callable[[], Sequence[Any]],
-        inspect: Callable[[Any], object] = lambda _: None,
+        self, name: str, *arguments: Any, inspect: Callable[[Any], object] = lambda _: None
     ) -> Any:
-        """Run a script until the server responds; ``inspect`` gets each reply before it ends an
-        outage.
+        """Run a script until the server responds. Before a list or mapping goes its length; a
+        function is called for each attempt. ``inspect`` gets each reply before it ends an outage.
         """
 
         def call() -> Any:
+            values = list[Any]()
+            for each in arguments:
+                if isinstance(each, Mapping):
+                    values += [2 * len(each), *chain.from_iterable(each.items())]
+                elif isinstance(each, list | tuple):
+                    values += [len(each), *each]
+                else:
+                    values.append(each() if callable(each) else each)
             try:
-                values = arguments() if callable(arguments) else arguments
                 reply = self._scripts[name](keys=[self.keys.epoch], args=values)
                 inspect(reply)
                 return reply
@@ -190,18 +194,13 @@ class MasterStore(Store):
         """
         names = {*keep, publication}
         self._positions = {name: at for name, at in self._positions.items() if name in names}
-        arguments = [
-            *(token, publication, task, config, _storable(checkpoint), time.time()),
-            *_counted(progress),
-            *_counted(history or {}),
-            *_counted(self.keys.lasting_keys()),
-            *_counted(keep),
-        ]
+        header = token, publication, task, config, _storable(checkpoint), time.time()
+        lists = progress, history or {}, self.keys.lasting_keys(), keep
         for _ in range(MOST_STAGING_ATTEMPTS):
             # Parameters first, under their own name, for a while only (rule 3).
             place = self.keys.parameters(publication)
             self._command("set", place, parameters, ex=STAGED_SECONDS)
-            previous, is_open = self._script("open", arguments)
+            previous, is_open = self._script("open", *header, *lists)
             if is_open:
                 return text_of(previous)
         raise RedisError(
@@ -228,7 +227,7 @@ class MasterStore(Store):
             for start in range(0, len(entries) or 1, BLOCKS_PER_SCRIPT)
         ]
         for piece in reversed(pieces) if front else pieces:
-            self._script("issue", [token, publication, task, int(front), *_counted(piece)])
+            self._script("issue", token, publication, task, int(front), piece)
 
     # --- collect
 
@@ -305,24 +304,16 @@ class MasterStore(Store):
         """
         watched = {name: self.keys.results(name, at.part) for name, at in self._positions.items()}
         outages = self.retry.outages
-
-        def arguments() -> list[Any]:
-            # Heartbeats were interrupted, too, if Redis was away since this look began (rule 7).
-            is_grace = grace or self.retry.outages != outages
-            return [
-                *(token, holder, int(lease * 1000), int(is_grace), int(clear)),
-                *_counted(progress),
-                *_counted(refused),
-                *_counted(leaving),
-                *_counted(list(watched.values())),
-            ]
-
         # A worker's user may run this script, but not load it.
         self._command("script_load", self._answer_script)
         stored, whole, _, todo, claims, dead, sizes = self._script(
             "look",
-            arguments,
-            lambda reply: self.retry.record_refusal(str(text_of(reply[2]))[:200]),
+            *(token, holder, int(lease * 1000)),
+            # Heartbeats were interrupted, too, if Redis was away since this look began (rule 7).
+            lambda: int(grace or self.retry.outages != outages),
+            int(clear),
+            *(progress, refused, leaving, list(watched.values())),
+            inspect=lambda reply: self.retry.record_refusal(str(text_of(reply[2]))[:200]),
         )
         lost = [
             name
@@ -355,7 +346,7 @@ class MasterStore(Store):
 
     def renew(self, token: str, holder: str, lease: float) -> None:
         """Renew the lease. A higher token takes over the run (rule 11)."""
-        self._script("renew", [token, holder, int(lease * 1000)])
+        self._script("renew", token, holder, int(lease * 1000))
 
     def finish(
         self,
@@ -368,13 +359,8 @@ class MasterStore(Store):
         """Close the open publications, write the last state and the counts of refused results, let
         all keys expire after ``seconds``.
         """
-        arguments = [
-            *(token, seconds, _storable(checkpoint)),
-            *_counted(progress),
-            *_counted(refused),
-            *_counted(self.keys.lasting_keys()),
-        ]
-        self._script("finish", arguments)
+        lists = progress, refused, self.keys.lasting_keys()
+        self._script("finish", token, seconds, _storable(checkpoint), *lists)
         self._command("delete", self.keys.master)  # finish was fenced; a lease fences nobody
 
     def checkpoint(self) -> bytes | None:
@@ -655,10 +641,3 @@ def _records(reply: Any, dtype: np.dtype[Any], most: int) -> Records:
     """The whole records in a piece of a string; the rest is read again. Raises DecodeError."""
     data = _piece(reply, most)
     return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
-
-
-def _counted(items: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
-    """A list as a script reads it: its length, then its items; of a mapping names and values."""
-    if isinstance(items, Mapping):
-        items = list(chain.from_iterable(items.items()))
-    return [len(items), *items]
