@@ -3,21 +3,19 @@
 -- Returns {whether the publication is open, what the worker still holds}.
 -- KEYS: claims:<worker>      ARGV: block results moments
 local run, publication = string.match(KEYS[1], '^es:[^:]*:'), string.match(ARGV[1], '^%S+')
-local function key(kind, part) return run .. kind .. publication .. ':' .. part end
-
-local open = redis.call('EXISTS', key('results:', 0)) == 1
+local results, moments = run .. 'results:' .. publication .. ':', run .. 'moments:' .. publication .. ':'
+local open = redis.call('EXISTS', results .. '0') == 1
 if open then
   local part = 0
-  while redis.call('EXISTS', key('results:', part + 1)) == 1 do part = part + 1 end
-  local results = redis.call('STRLEN', key('results:', part))
-  local moments = redis.call('STRLEN', key('moments:', part))
-  local is_full = results + #ARGV[2] > PART or moments + #ARGV[3] > PART
-  if is_full and results + moments > 0 then part = part + 1 end
-  redis.call('APPEND', key('results:', part), ARGV[2])
-  redis.call('APPEND', key('moments:', part), ARGV[3])
+  while redis.call('EXISTS', results .. (part + 1)) == 1 do part = part + 1 end
+  local filled, beside = redis.call('STRLEN', results .. part), redis.call('STRLEN', moments .. part)
+  local is_full = filled + #ARGV[2] > PART or beside + #ARGV[3] > PART
+  if is_full and filled + beside > 0 then part = part + 1 end
+  redis.call('APPEND', results .. part, ARGV[2])
+  redis.call('APPEND', moments .. part, ARGV[3])
   if part > 0 then
-    redis.call('EXPIRE', key('results:', part), RUN_SECONDS)
-    redis.call('EXPIRE', key('moments:', part), RUN_SECONDS)
+    redis.call('EXPIRE', results .. part, RUN_SECONDS)
+    redis.call('EXPIRE', moments .. part, RUN_SECONDS)
   end
   if redis.call('LLEN', run .. 'bell') == 0 then
     redis.call('RPUSH', run .. 'bell', 1)
