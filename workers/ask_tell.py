@@ -220,11 +220,7 @@ class _Lane(threading.Thread):
         spec = describe(EnvironmentRequest.of(config))
         policy = make_policy(config, spec.observation_size, spec.action)
         player = Player(config, spec, policy, env=self, noise=asks.noise, control=control)
-        about = {
-            "backend": ASKED,
-            "noise": asks.noise.digest,
-            **worker_info(clocks),
-        }
+        about = {"backend": ASKED, "noise": asks.noise.digest, **worker_info(clocks)}
         own_store = WorkerStore(own_client, asks.run, store.worker, retry=retry)
         # A trial has a lease instead.
         unlimited = replace(config, wall_limit=max(config.wall_limit, 2 * asks.lease))

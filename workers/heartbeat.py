@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import signal
 import socket
 import sys
@@ -354,8 +355,7 @@ def metrics_endpoint() -> tuple[str, int] | None:
     text = os.environ.get(PORT, "")
     if not text:
         return None
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(LAST_PORT))
-    if not (is_number and 1 <= int(text) <= LAST_PORT):
+    if not (re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= LAST_PORT):
         raise UsageError(f"{PORT} is {text[:40]!r}: use a port from 1 to {LAST_PORT}, or unset it")
     return os.environ.get(ADDRESS) or LOOPBACK, int(text)
 
@@ -399,7 +399,7 @@ def resident_memory() -> int:
 
 @contextmanager
 def served_metrics(metrics: WorkerMetrics, address: str, first_port: int) -> Iterator[int]:
-    """Serve ``metrics`` on the first free port from ``first_port`` on; yields the port. Raises
+    """Serve ``metrics`` on the first free port from ``first_port`` on, which it yields. Raises
     OSError if there is none, and UsageError for an unusable token.
     """
     # start-up: every worker imports this module, and few serve metrics

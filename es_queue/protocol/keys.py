@@ -37,6 +37,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, fields
 
 from es_queue.errors import UsageError
@@ -107,26 +108,26 @@ class RunKeys:
     def __getattr__(self, suffix: str) -> str:
         """``keys.todo`` is ``es:<run>:todo``, for keys that contain only the run's name."""
         if suffix in RUN_LIFETIME_KEYS or suffix in ("epoch", "master"):
-            return f"es:{self.run}:{suffix}"
+            return f"{self.prefix}{suffix}"
         raise AttributeError(f"no key of a run is called {suffix!r}")
 
     def lasting_keys(self) -> list[str]:
-        return [f"es:{self.run}:{suffix}" for suffix in (*RUN_LIFETIME_KEYS, "epoch")]
+        return [f"{self.prefix}{suffix}" for suffix in (*RUN_LIFETIME_KEYS, "epoch")]
 
     def parameters(self, publication: str) -> str:
-        return f"es:{self.run}:parameters:{publication}"
+        return f"{self.prefix}parameters:{publication}"
 
     def results(self, publication: str, part: int | str = 0) -> str:
-        return f"es:{self.run}:results:{publication}:{part}"
+        return f"{self.prefix}results:{publication}:{part}"
 
     def moments(self, publication: str, part: int | str = 0) -> str:
-        return f"es:{self.run}:moments:{publication}:{part}"
+        return f"{self.prefix}moments:{publication}:{part}"
 
     def claims(self, worker: str) -> str:
-        return f"es:{self.run}:claims:{worker}"
+        return f"{self.prefix}claims:{worker}"
 
     def worker(self, worker: str) -> str:
-        return f"es:{self.run}:worker:{worker}"
+        return f"{self.prefix}worker:{worker}"
 
 
 class _AnyRun(RunKeys):
@@ -164,11 +165,9 @@ def parse_seat_id(text: str) -> tuple[str, str]:
 
 
 def is_seat_id(text: str) -> bool:
-    try:
-        parse_seat_id(text)
-    except UsageError:
-        return False
-    return True
+    with suppress(UsageError):
+        return bool(parse_seat_id(text))
+    return False
 
 
 # RQ's own keys that seats and masters look at; a master clears what they hold of its run's
@@ -230,12 +229,9 @@ def clocks_from_environment() -> Clocks:
         return Clocks()
     try:
         changes = {name: float(value) for name, value in json.loads(text).items()}
-        if (
-            set(changes) - {field.name for field in fields(Clocks)}
-            or min(changes.values(), default=1.0) <= 0
-        ):
+        if min(changes.values(), default=1.0) <= 0:
             raise ValueError
+        return Clocks(**changes)
     except (ValueError, TypeError, AttributeError):
         names = ", ".join(field.name for field in fields(Clocks))
         raise UsageError(f"{VARIABLE} is not JSON of seconds above 0 by name ({names})") from None
-    return Clocks(**changes)

@@ -15,7 +15,7 @@ import redis
 from rq import Queue
 
 from es_queue.protocol import keys
-from es_queue.protocol.connection import is_outage, runs_in_training
+from es_queue.protocol.connection import decode_text, is_outage, runs_in_training
 
 SEAT_FUNCTION = "workers.seat.take"
 FAILURE_SECONDS = 3600
@@ -27,11 +27,10 @@ def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
     """The waiting jobs of a queue that are seats of any run, in order. Raises redis-py's DataError
     if the key is not a list.
     """
-    reply = read_queue(client, keys.rq_queue(queue), 0, MAX_IDS_READ - 1)
-    if len(reply) == MAX_IDS_READ:
-        tail = read_queue(client, keys.rq_queue(queue), -MAX_IDS_READ, -1)
-        reply = list(dict.fromkeys([*reply, *tail]))
-    names = [name.decode("ascii", "replace") for name in reply]
+    key = keys.rq_queue(queue)
+    head = read_queue(client, key, 0, MAX_IDS_READ - 1)
+    tail = read_queue(client, key, -MAX_IDS_READ, -1) if len(head) == MAX_IDS_READ else []
+    names = [name.decode("ascii", "replace") for name in dict.fromkeys([*head, *tail])]
     return [name for name in names if keys.is_seat_id(name)]
 
 
@@ -90,10 +89,8 @@ def run_status(client: redis.Redis, run: str) -> tuple[str | None, bool]:
     """
     run_keys = keys.RunKeys(run)
     pipeline: Any = client.pipeline(transaction=False)
-    state, has_master = (
-        pipeline.hget(run_keys.progress, "state").exists(run_keys.master).execute()
-    )  # which no worker may write
-    return (None if state is None else state.decode("utf-8", "replace")), bool(has_master)
+    state, has_master = pipeline.hget(run_keys.progress, "state").exists(run_keys.master).execute()
+    return decode_text(state), bool(has_master)
 
 
 def is_other_run_waiting(client: redis.Redis, queue: str, run: str) -> bool:
