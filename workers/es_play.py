@@ -105,7 +105,6 @@ checkpoint CHECKPOINT
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    """The command line. Raises UsageError; --help and --version print and end the process."""
     parser = CommandParser("es-play", "Play a trained policy.", epilog=EPILOG)
     add_options(
         parser,
@@ -167,9 +166,6 @@ def validate_arguments(given: argparse.Namespace) -> None:
 
 
 def play_and_print(given: argparse.Namespace) -> None:
-    """Play and print. Raises RunFolderError for the checkpoint, EnvironmentFailure for the
-    environment.
-    """
     # start-up: numpy
     from workers import playback
     from workers.policy_files import export_policy, find_elite, load_checkpoint, write_model_card

@@ -111,7 +111,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def work_until_told(given: argparse.Namespace) -> None:
-    """The command itself. Raises UsageError, RedisError and RunFolderError."""
     is_given = given.workers is not None
     count = checked_workers(given.workers, COMMAND_LINE) if is_given else default_workers()
     if count == 0:

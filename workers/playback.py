@@ -84,8 +84,7 @@ MAX_FRAMES, MAX_GIF_FRAMES = 6_000, 1_000
 
 
 def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] | None) -> None:
-    """Play a policy on the command line's episodes, and print the report. Raises EnvironmentFailure
-    and RunFolderError.
+    """Play a policy on the command line's episodes, and print the report.
 
     elite: what is known about the policy, if it is an elite
     """
@@ -133,9 +132,7 @@ def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] 
 
 
 def episode_seeds(config: RunConfig, given: Namespace) -> list[int]:
-    """The seeds of the command line's episodes, by default those of the final evaluation. Raises
-    UsageError beyond the last seed.
-    """
+    """The seeds of the command line's episodes, by default those of the final evaluation."""
     count = given.episodes or config.final_episodes or DEFAULT_EPISODES
     first: int | None = given.seed
     if first is None:
@@ -174,7 +171,7 @@ def playable_request(request: EnvironmentRequest, given: Namespace) -> Environme
 def opened(
     request: EnvironmentRequest, given: Namespace
 ) -> Iterator[tuple[Environment, VideoRecorder | None]]:
-    """The environment, and its film if requested. Raises EnvironmentFailure."""
+    """The environment, and its film if requested."""
     recorder: VideoRecorder | None = None
     try:
         env: Environment
@@ -198,9 +195,7 @@ def opened(
 
 
 def make_noise(checkpoint: Checkpoint) -> NoiseTable:
-    """The table of the action noise of training. Raises UsageError for a policy that was trained
-    without it, RunFolderError for an impossible noise table.
-    """
+    """The table of the action noise of training."""
     config, action = checkpoint.config, checkpoint.policy.action
     if config.action_noise <= 0 or action.kind != "box":
         raise UsageError(
@@ -267,9 +262,7 @@ def parse_individual(generation: str, slot: str | None) -> tuple[int, int | None
 
 
 def find_snapshot(given: Namespace) -> Path | None:
-    """The checkpoint of the requested generation's unperturbed policy, if the run's folder has it.
-    Raises UsageError for an invalid generation.
-    """
+    """The checkpoint of the requested generation's unperturbed policy, if the run has it."""
     generation, slot, _ = parse_individual(given.generation, given.slot)
     file = f"checkpoints/generation-{generation:08d}.npz"
     path = existing_folder(given.checkpoint, given.runs_dir) / file
@@ -320,7 +313,6 @@ def show_individual(given: Namespace) -> None:
 
 
 def load_record(path: Path, generation: int) -> SlotRecord:
-    """The generation's record. Raises RunFolderError if it was not kept or cannot be used."""
     if not path.is_file():
         kept = recorded_generations(path.parent.parent)
         found = "the run has kept none (--keep-generations)"
@@ -341,9 +333,7 @@ def load_record(path: Path, generation: int) -> SlotRecord:
 def play_recorded(
     given: Namespace, record: SlotRecord, generation: int, slot: int | None, individual: int
 ) -> tuple[list[Episode], str]:
-    """The episodes, and a line about their film. Raises RunFolderError if the record does not fit
-    the installed environment, and EnvironmentFailure.
-    """
+    """The episodes, and a line about their film."""
     limit_blas_threads()
     config = record.config
     request = playable_request(EnvironmentRequest.of(config), given)
@@ -519,9 +509,8 @@ def format_histogram(returns: Sequence[float]) -> list[str]:
 class VideoRecorder:
     """Records frames of ``env``: every n-th, so that the film runs at the environment's own speed.
 
-    path: of the film; fps: the environment's frames per second; has_caption: whether frames show
-    step and return; most: frames; is_truncated: whether frames were left out because the film
-    grew too long
+    fps: the environment's frames per second; has_caption: whether frames show step and return
+    most: frames; is_truncated: whether frames were left out
     """
 
     def __init__(

@@ -586,7 +586,7 @@ def join_environment(config: RunConfig, control: EpisodeControl) -> Player:
 
 
 def fingerprint(player: Player) -> str:
-    """Digest of a fixed policy's fixed episode. Raises EnvironmentFailure if it does not repeat."""
+    """Digest of a fixed policy's fixed episode."""
     config = player.config
     parameters = player.policy.initial(initial_parameters_seed(config.seed), "normal")
     cure = (
@@ -601,9 +601,8 @@ def fingerprint(player: Player) -> str:
 
 
 def digest_of_repeats(config: RunConfig, traces: Sequence[bytes], complaint: str) -> str:
-    """Digest of what was played first and, with something else between, last. Raises
-    EnvironmentFailure if the two differ, unless the config allows it: a slot's result would then
-    depend on the worker and the time.
+    """Digest of what was played first and, with something else between, last. If the two differ, a
+    slot's result would depend on the worker and the time: EnvironmentFailure, unless it is allowed.
     """
     if traces[0] != traces[-1] and not config.allow_nondeterministic:
         raise EnvironmentFailure(

@@ -69,9 +69,7 @@ class Checkpoint:
 
 
 def load_checkpoint(path: Path, elite: Elite | None = None) -> Checkpoint:
-    """The checkpoint or seed list at ``path``, checked, with the policy of an ``elite`` of its
-    archive. Raises RunFolderError in one sentence.
-    """
+    """The checkpoint or seed list at ``path``, with the policy of an ``elite`` of its archive."""
     arrays, meta = read_contents(path, elite)
     policy = load_policy_from(path, arrays, meta)
     generation, evaluation = meta.get("generation"), meta.get("evaluation")
@@ -88,7 +86,7 @@ def load_checkpoint(path: Path, elite: Elite | None = None) -> Checkpoint:
 
 def read_contents(path: Path, elite: Elite | None = None) -> Contents:
     """The arrays and the meta of a checkpoint or seed list; those of an ``elite`` of its archive,
-    which no evaluation played. Raises RunFolderError.
+    which no evaluation played.
     """
     if path.suffix in (".onnx", ".pt2"):
         raise RunFolderError(
@@ -115,7 +113,6 @@ def read_contents(path: Path, elite: Elite | None = None) -> Contents:
 
 
 def load_policy_from(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -> SavedPolicy:
-    """The policy of a file from ``read_contents``. Raises RunFolderError."""
     try:
         return SavedPolicy(arrays, meta, trust=True)
     except RunFolderError as error:
@@ -124,7 +121,7 @@ def load_policy_from(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -
 
 def find_elite(path: Path, text: str) -> Elite:
     """The elite of the cell with the behaviour ``text``, such as 0.2,0.5, in the archive of a
-    checkpoint; the nearest one if that cell is empty. Raises UsageError or RunFolderError.
+    checkpoint; the nearest one if that cell is empty.
     """
     try:
         requested = [float(word) for word in text.split(",")]
@@ -166,9 +163,7 @@ def find_elite(path: Path, text: str) -> Elite:
 
 
 def export_policy(path: Path, target: Path, elite: Elite | None = None) -> None:
-    """Write the policy of the checkpoint, or of its elite, in the form that the target's name ends
-    with. Raises RunFolderError or UsageError in one sentence.
-    """
+    """Write the policy of the checkpoint, or of its elite, in the form of the target's suffix."""
     arrays, meta = read_contents(path, elite)
     ending = target.suffix
     if ending != ".json":
@@ -196,7 +191,7 @@ def export_policy(path: Path, target: Path, elite: Elite | None = None) -> None:
 
 def write_model_card(path: Path, folder: Path) -> None:
     """Write the policy as a Hugging Face model repository, without network; a policy without an
-    ONNX form gets no ONNX file. Raises RunFolderError or UsageError in one sentence.
+    ONNX form gets no ONNX file.
 
     The form of README.md: https://huggingface.co/docs/hub/model-cards (metadata and model-index).
     """

@@ -295,9 +295,9 @@ MISTYPED_RUNS = (
 
 
 def validate_server(client: redis.Redis, name: str, scripts: bool = True) -> None:
-    """Raises RedisError unless the server is fit for a run: version, eviction, cluster, role, the
-    type of the list of runs, and, for a master, ``scripts``. Raises UnreachableError for a server
-    that does not answer.
+    """Raises RedisError unless the server is fit for a run; UnreachableError if it does not answer.
+
+    scripts: whether a master's Lua scripts are needed
     """
     try:
         information: Any = client.info()
@@ -527,8 +527,8 @@ def read_field(client: Any, key: str, name: str, most: int = MAX_FIELD) -> bytes
 
 
 def replies_of(pipeline: Any) -> list[Any]:
-    """Of its commands; None for a key of another type. Raises all other errors: an outage must not
-    look like a missing key.
+    """None for a key of another type. All other errors are raised: an outage must not look like a
+    missing key.
     """
     replies = pipeline.execute(raise_on_error=False)
     for reply in replies:
