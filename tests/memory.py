@@ -70,7 +70,7 @@ QUICK = Clocks(
     collect_wait=0.1,
     reconcile=0.1,
     overdue=0.3,
-    seat_lease=60.0,
+    seat_lease=600.0,
 )
 NOISE = 2**18
 
