@@ -338,6 +338,10 @@ class Study:
             self.emit(event | about, *format_labelled(f"study {self.run}", what, about))
         for text in launch.notes:
             self.note(text)
+        if len(self.seeds) == 1 and 1 < (number := self.seeds[0].seed) < 100:
+            self.note(
+                f"this is one run, with seed {number}: --seeds 1-{number} trains {number} runs"
+            )
         self.is_begun = True
 
     def watch(self, runs: ProcessGroup) -> int:

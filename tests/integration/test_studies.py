@@ -99,6 +99,12 @@ def test_each_seed_ends_with_the_bits_of_a_run_of_its_own_and_nothing_is_left(
     )
 
 
+def test_a_number_in_place_of_a_list_of_seeds_is_said(processes: Processes) -> None:
+    study = processes.master(*flags(SHORT), "--seeds", 2, "--run", "only", "--workers", 1)
+    assert study.wait() == 0, study.said()
+    assert "this is one run, with seed 2: --seeds 1-2 trains 2 runs" in study.said()
+
+
 def test_ctrl_c_stops_every_run_in_order_and_resume_ends_with_the_undisturbed_bits(
     processes: Processes,
 ) -> None:
