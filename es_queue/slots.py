@@ -508,9 +508,7 @@ class Slots:
 
 def _grown(table: Table, rows: int) -> Table:
     """The table with so many rows of zeros more."""
-    grown: Table = np.zeros(len(table) + rows, table.dtype)
-    grown[: len(table)] = table
-    return grown
+    return np.concatenate([table, np.zeros(rows, table.dtype)]) if rows else table
 
 
 def format_slot(slots: Slots, row: int) -> str:

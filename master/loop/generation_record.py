@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -142,9 +142,14 @@ class RecoveryStatistics:
 
     def record(self, cause: str, seconds: float) -> None:
         """The run recovered from a fault within so many seconds."""
-        count, total, worst = self.totals.get(cause, (0, 0.0, 0.0))
-        both, longest = round(total + seconds, 3), round(max(worst, seconds), 3)
-        self.totals[cause] = [int(count) + 1, both, longest]
+        self.add({cause: (1, seconds, seconds)})
+
+    def add(self, more: Mapping[str, Sequence[float]]) -> None:
+        """Add the ``totals`` of a former master."""
+        for cause, (count, seconds, worst) in more.items():
+            before, total, longest = self.totals.get(cause, (0, 0.0, 0.0))
+            both, longer = round(total + seconds, 3), round(max(longest, worst), 3)
+            self.totals[cause] = [int(before + count), both, longer]
 
     def begin(self, cause: str, rows: Sequence[int]) -> None:
         """Note a fault that delays these rows of the newest table."""

@@ -138,7 +138,7 @@ class Master:
         Interrupted between two reads of the results; collected results stay in Redis.
         """
         self._workers.numerics = state.numerics
-        self.recoveries.totals.update(state.recoveries)
+        self.recoveries.add(state.recoveries)
         state = replace(state, reproducible=state.reproducible and not self.is_async)
         record: Record = {}
         while state.stage != ENDING:

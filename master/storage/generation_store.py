@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.slot_record import MAX_PUBLISHED_BYTES, SlotRecord, record_path, recorded_generations
-from es_queue.slots import ANSWERED
 from master.display.video_jobs import VideoJobs
 from master.loop.checkpoint import surplus_generations, write_atomically
 from master.loop.learner import Chosen, Learner
@@ -104,18 +103,18 @@ def make_record(run: str, generation: Generation, chosen: Chosen) -> SlotRecord:
 
 def slot_columns(learner: Learner, chosen: Chosen) -> dict[str, NDArray[Any]]:
     """The columns of a record: a row for each individual of the counted slots."""
-    per, failed = learner.strategy.per_slot, chosen.column("state") != ANSWERED
+    per, answered = learner.strategy.per_slot, chosen.answered
     behaviour = chosen.column("behaviour")
-    seeds = np.where(failed, 0, chosen.column("seeds")[:, 0, 0])
+    seeds = np.where(answered, chosen.column("seeds")[:, 0, 0], 0)
     signs = np.array([1, -1] if per == 2 else [0] * per, np.int8)
     return {
         "generation": np.repeat(chosen.generations(chosen.trained), per),
         "slot": np.repeat(chosen.column("number").astype(np.int64), per),
-        "sign": np.tile(signs, len(failed)),
-        "noise_index": np.repeat(np.where(failed, 0, chosen.column("index")), per),
+        "sign": np.tile(signs, len(answered)),
+        "noise_index": np.repeat(np.where(answered, chosen.column("index"), 0), per),
         "seed": np.repeat(seeds.astype(np.int64), per),
         "fitness": learner.fitness(chosen).ravel(),
         "return": np.ascontiguousarray(chosen.column("returns")).ravel(),
         "length": np.ascontiguousarray(chosen.column("steps")).ravel(),
-        "behaviour": behaviour.reshape(len(failed) * per, behaviour.shape[2]),
+        "behaviour": behaviour.reshape(len(answered) * per, behaviour.shape[2]),
     }
