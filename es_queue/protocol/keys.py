@@ -9,7 +9,7 @@
 | | | return_mean … as plain text; open: | |
 | | | older publications that still count | |
 | | | (--schedule async) | |
-| es:<run>:history | stream | one entry per generation, with the fields of progress | run |
+| es:<run>:history | stream | one entry per generation, with all its figures | run |
 | es:<run>:parameters:<p> | string | raw little-endian float32 | until <p> closes |
 | es:<run>:task | string | msgpack header of the open publication | run |
 | es:<run>:todo | list | blocks not yet claimed: "<p> <kind> | run |

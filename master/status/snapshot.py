@@ -58,6 +58,7 @@ from master.status.figures import (
     PROGRESS,
     TEXT,
     WORKER_FIGURES,
+    Record,
     Value,
     finite_or_none,
     format_duration,
@@ -80,7 +81,6 @@ LONGEST_REPORT, LONGEST_TRACE, MOST_REPORT_BYTES = 2**16, 100, 2**22
 MOST_SETTINGS_BYTES, END_BYTES = 2**16, 2**20
 BUDGETS = {"generations": "generation", "max_steps": "env_steps", "max_seconds": "seconds"}
 
-Fields = dict[str, Value]
 WORKER = {name: unit for name, (unit, _) in WORKER_FIGURES.items()}
 REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "generation", "reason")
 # Another attempt cannot succeed either: the whole look at the server fails.
@@ -110,7 +110,7 @@ class Run:
     health: Annotated[str, "healthy, stalled, orphaned, unreachable, failed or done"] = HEALTHY
     health_why: Annotated[str, "the reason, or a remark"] = ""
     # only of a run that is asked for
-    living: Annotated[list[Fields], "its workers, as below"] = field(default_factory=list)
+    living: Annotated[list[Record], "its workers, as below"] = field(default_factory=list)
     ever: Annotated[int, "workers that have ever joined"] = 0
     refused: Annotated[dict[str, int], "refused results by reason"] = field(default_factory=dict)
     errors: Annotated[int, "reports of failed episodes"] = 0
@@ -119,10 +119,10 @@ class Run:
         default_factory=dict
     )
     evaluations: Annotated[
-        list[Fields], "generation and eval_mean of each; of many, a sample or means of neighbours"
+        list[Record], "generation and eval_mean of each; of many, a sample or means of neighbours"
     ] = field(default_factory=list)
     # not in the JSON of es-status
-    figures: Fields = field(default_factory=dict)
+    figures: Record = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     is_configured: bool = True
     is_detailed: bool = False
@@ -154,11 +154,11 @@ class Run:
         return {"run": self.run, **self.figures, **own}
 
 
-def clean(values: Mapping[str, object], units: Mapping[str, str]) -> Fields:
+def clean(values: Mapping[str, object], units: Mapping[str, str]) -> Record:
     """The short values of these names: texts that are safe for a terminal, numbers, or None for
     what should be a number.
     """
-    found: Fields = {}
+    found: Record = {}
     for name, unit in units.items():
         value = values.get(name)
         value = to_text(value) if isinstance(value, bytes) else value
@@ -374,7 +374,7 @@ class RedisReader:
     def close(self) -> None:
         self.client.close()
 
-    def read_hashes(self, keys: Sequence[str], units: Mapping[str, str]) -> list[Fields]:
+    def read_hashes(self, keys: Sequence[str], units: Mapping[str, str]) -> list[Record]:
         """The short values of these fields, as ``clean`` returns them, of each hash."""
         answers = self.ask(("hmget", key, list(units)) for key in keys)
         return [clean(dict(zip(units, values or (), strict=False)), units) for values in answers]
@@ -463,7 +463,7 @@ class RunFolder:
         except OSError:
             return []
 
-    def _read_figures(self) -> Fields:
+    def _read_figures(self) -> Record:
         """As Redis would hold them: settings, the last generation's record, then the summary."""
         summary = clean(read_object(self.folder / "summary.json"), PROGRESS)
         is_finished = summary.get("state") == FINISHED

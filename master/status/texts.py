@@ -26,6 +26,7 @@ from master.status.curve import Curve
 from master.status.figures import (
     FIGURES,
     STEPS_LINE,
+    Record,
     Value,
     figure_rows,
     fill,
@@ -45,7 +46,6 @@ from master.status.snapshot import (
     MOST_WORKERS,
     ORPHANED,
     STALLED,
-    Fields,
     Run,
     read_reports,
 )
@@ -251,7 +251,7 @@ def control_rows(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def make_worker_table(living: Sequence[Fields]) -> FittingTable:
+def make_worker_table(living: Sequence[Record]) -> FittingTable:
     """The living workers; columns without information are left out."""
     rows = worker_rows(living)
     seen = {name: {row[name] for row in rows} for name in rows[0]}
@@ -264,7 +264,7 @@ def make_worker_table(living: Sequence[Fields]) -> FittingTable:
     return FittingTable(headers, texts, right, expendable, {"refuses": BAD})
 
 
-def worker_rows(living: Sequence[Fields]) -> list[dict[str, str]]:
+def worker_rows(living: Sequence[Record]) -> list[dict[str, str]]:
     """The text of each column, for each worker, by host and pid."""
     order = [(str(one.get("host", "")), finite_or_none(one.get("pid")) or 0.0) for one in living]
     rows = []
@@ -291,7 +291,7 @@ def worker_rows(living: Sequence[Fields]) -> list[dict[str, str]]:
     return rows
 
 
-def refusal_lines(living: Sequence[Fields]) -> list[Text]:
+def refusal_lines(living: Sequence[Record]) -> list[Text]:
     """One line per reason, with ``2 workers on a, b``."""
     hosts: dict[Value, list[str]] = {}
     for worker in living:
