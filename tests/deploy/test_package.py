@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import subprocess
 import sys
@@ -89,12 +88,6 @@ def test_the_addresses_are_those_that_the_build_names_and_no_others(built: Path)
     assert addresses.keys() == {"Repository", "Issues", "Changelog"}
     assert all(url.startswith(f"{REPOSITORY}") for url in addresses.values())
     assert "https://" not in (HOUSE / "pyproject.toml").read_text("utf-8")
-
-
-def test_pipx_run_has_a_command_of_the_packages_name(built: Path) -> None:
-    points = configparser.ConfigParser()
-    points.read_string(distribution_file(built, "entry_points.txt").decode())
-    assert points["pipx.run"]["es-queue"] == points["console_scripts"]["es-master"]
 
 
 def test_an_installed_wheel_has_every_command_and_trains(built: Path, tmp_path: Path) -> None:

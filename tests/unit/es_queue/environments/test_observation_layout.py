@@ -4,8 +4,6 @@ a checkpoint takes them as they are.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +79,6 @@ def test_nested_parts_become_one_vector_in_the_spaces_order() -> None:
     found = encode(SEEN)
     assert (found.tolist(), found.dtype) == (FLAT, np.float32)
     assert encode(SEEN) is not encode(SEEN), "an observation is the caller's to keep"
-
-
-def test_every_part_has_a_name_and_a_place() -> None:
-    found = observation_parts(SPACE, "Own-v0")
-    assert format_parts(found) == (
-        "arm.gripper 0-2, arm.position 3-6, clocks.0 7-8, clocks.1 9-13, touch 14-15"
-    )
-    assert parts_from_json(json.loads(json.dumps([asdict(part) for part in found]))) == found
 
 
 def planted(*path: Any, **values: Any) -> dict[str, Any]:

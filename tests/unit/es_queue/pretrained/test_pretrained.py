@@ -61,11 +61,6 @@ def test_each_repeats_its_recorded_evaluation(
     )
 
 
-def test_a_list_of_seeds_can_be_taken_away_as_it_is(tmp_path: Path) -> None:
-    assert main(["--pretrained", "Acrobot-v1", "--export", str(tmp_path / "mine.json")]) == 0
-    assert (tmp_path / "mine.json").read_bytes() == pretrained.path_of("Acrobot-v1").read_bytes()
-
-
 def test_it_is_said_who_made_it_and_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--pretrained", "CartPole-v1", "--episodes", "1"]) == 0
     assert "trained with: es-master --env CartPole-v1 --seed 1\n" in capsys.readouterr().out

@@ -10,21 +10,7 @@ import pytest
 from es_queue.config.recipes import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from master.display.reporter import Callback
 from master.run.training import TrainResult, make_config
-
-
-def test_a_callback_that_has_returned_false_is_not_called_again() -> None:
-    records: list[dict[str, Any]] = []
-
-    def callback(record: dict[str, Any]) -> bool | None:
-        records.append(record)
-        return None if len(records) == 1 else False
-
-    view = Callback(callback)
-    for generation in range(4):
-        view.generation({"generation": generation})
-    assert [record["generation"] for record in records] == [0, 1] and not view.keeps_going
 
 
 def test_a_result_is_a_mapping_with_attributes_and_shows_what_it_came_to() -> None:

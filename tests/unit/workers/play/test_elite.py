@@ -86,10 +86,3 @@ def test_a_cell_that_cannot_be_found_is_refused(
 ) -> None:
     run_with_elites(tmp_path)
     assert sentence in refused(capsys, code, tmp_path, *words)
-
-
-def test_a_run_without_an_archive_has_no_cells(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkpoint(tmp_path / "checkpoints/generation-00000004.npz", CARTPOLE)
-    assert "has no archive" in refused(capsys, 6, tmp_path, "--cell", "1,1")
