@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,9 @@ _NO_LIMIT = 2**31 - 1
 
 def is_installed() -> bool:
     """Whether EnvPool can be imported here; imports it: a partial installation is useless."""
-    if importlib.util.find_spec("envpool") is None:
-        return False
-    try:
-        return hasattr(importlib.import_module("envpool"), "make")
-    except Exception:  # whatever a broken installation raises
-        return False
+    with suppress(EnvironmentFailure, MissingPackage):
+        return hasattr(load_envpool("a run"), "make")
+    return False
 
 
 def load_envpool(environment_id: str) -> Any:
