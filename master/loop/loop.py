@@ -314,6 +314,7 @@ class Master:
         Raises Interrupted, FencedError, RedisError, EnvironmentFailure, StrategyFailure.
         """
         slots, learner = generation.slots, generation.learner
+        self._polled_at = time.monotonic()  # a resumed run may be paused before it collects
         self._collect_began = self._working_time()
         optional_work = self._optional_work(generation)
         while True:
