@@ -675,6 +675,10 @@ class Session:
         texts = {name: str(value) for name, value in more.items() if value is not None}
         ended = {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": ""}
         refused = {} if self._master is None else self._master.refused()
+        programs = list[str]()  # which score this run's vectors, and must read how it ended
+        if self._seats is None and self._services.server is not None:
+            with suppress(Exception):
+                programs = [self._store.keys.worker(name) for name in self._store.workers()]
         try:
             self._store.finish(self._token, {**ended, **texts}, seconds, data, refused)
         except RedisError:  # its lease lapses by itself
@@ -687,12 +691,10 @@ class Session:
         if self._seats is not None:
             with suppress(Exception):
                 self._seats.close()
-        elif self._services.server is not None:
-            # Programs that score this run's vectors read its end before its server ends, too.
-            until = time.monotonic() + LEAVE_SECONDS
-            with suppress(Exception):
-                while self._store.workers() and time.monotonic() < until:
-                    time.sleep(self._clocks.leave_poll)
+        until = time.monotonic() + LEAVE_SECONDS
+        with suppress(Exception):
+            while programs and self._client.exists(*programs) and time.monotonic() < until:
+                time.sleep(self._clocks.leave_poll)
 
     def _save_error_reports(self) -> str:
         """Save workers' newest tracebacks, because a private server ends with its run; returns
