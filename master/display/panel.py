@@ -180,9 +180,14 @@ class LiveView(RunView):
 
     def note(self, text: str) -> None:
         width = max(40, self._console.width)
-        is_copied = COMMAND.search(text)
-        lines = [] if is_copied else textwrap.wrap(text, width, break_long_words=False)
-        self._print_lines(lines or [text])
+        lines = [text]
+        if not COMMAND.search(text):  # a command is copied as it stands
+            lines = [
+                part
+                for line in text.splitlines()
+                for part in textwrap.wrap(line, width, break_long_words=False)
+            ]
+        self._print_lines(lines)
 
     def summary(self, record: Record) -> None:
         self.close()

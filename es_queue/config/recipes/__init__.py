@@ -114,7 +114,7 @@ def without_layers(recipe: dict[str, Any]) -> dict[str, Any]:
 def format_recipe(
     values: dict[str, Any], inherited: Collection[str] = (), name: str = ""
 ) -> tuple[str, ...]:
-    """The lines about settings that come from recipes, if any do.
+    """A note about the settings of each recipe, in lines; none if no setting comes from a recipe.
 
     inherited: names in ``values`` that the recipe ``name`` has set
     """
@@ -128,15 +128,15 @@ def format_recipe(
             if value != every_setting()[one].default
         },
     }
-    lines: list[str] = []
+    notes: list[str] = []
     for source, given in sources.items():
         if given:
-            lines.append(f"settings from {source} (--recipe none: plain defaults):")
             # A name and its value stay in one line.
             text = ", ".join(f"{one}\0{_shown(value)}" for one, value in given.items())
-            wrapped = textwrap.wrap(text, LINE_WIDTH, initial_indent="  ", subsequent_indent="  ")
-            lines += [line.replace("\0", " ") for line in wrapped]
-    return tuple(lines)
+            lines = textwrap.fill(text, LINE_WIDTH, initial_indent="  ", subsequent_indent="  ")
+            head = f"settings from {source} (--recipe none: plain defaults):"
+            notes.append(f"{head}\n{lines}".replace("\0", " "))
+    return tuple(notes)
 
 
 def _shown(value: Any) -> str:

@@ -380,16 +380,17 @@ def test_recipe_none_starts_from_plain_defaults() -> None:
 
 def test_a_line_names_the_settings_that_come_from_recipes() -> None:
     assert format_recipe({"env": WALKER, "strategy": "pgpe"}) == (
-        "settings from the recipe for BipedalWalker-v3 (--recipe none: plain defaults):",
+        "settings from the recipe for BipedalWalker-v3 (--recipe none: plain defaults):\n"
         "  biases False, target_reward 303, target_margin 2, confirm_episodes 200",
     )
     values, launch = parse_command_line(["--env", "X-v0", "--recipe", "ars-v1", "--top", "8"])
-    head, *lines = format_recipe(values, launch.inherited, launch.recipe)
+    (note,) = format_recipe(values, launch.inherited, launch.recipe)
+    head, _, lines = note.partition("\n")
     assert "from the recipe ars-v1 (" in head
-    assert "sigma 0.03" in " ".join(lines) and "top" not in " ".join(lines)
-    walker = format_recipe({"env": WALKER})
-    assert len(walker) > 3 and max(map(len, walker)) <= 96
-    assert "restart_deadlines 6.5e5=0," in " ".join(walker)
+    assert "sigma 0.03" in lines and "top" not in lines
+    (walker,) = format_recipe({"env": WALKER})
+    assert walker.count("\n") > 2 and max(map(len, walker.splitlines())) <= 96
+    assert "restart_deadlines 6.5e5=0," in walker
     assert format_recipe({"env": "X-v0"}) == ()
 
 
