@@ -360,7 +360,12 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         from es_queue.strategies.model_es import model_spec
 
         return model_spec(request.id)
-    return resolve(request).describe()
+    try:
+        return resolve(request).describe()
+    except SystemExit as error:
+        raise EnvironmentFailure(
+            f"{request.id} calls sys.exit({error.code!r}): raise an error in its place"
+        ) from error
 
 
 @overload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -63,6 +64,11 @@ class Broken(Fine):
         return np.array([0, np.nan if self.steps == 3 else 0], np.float32), *rest
 
 
+class Leaves(Fine):
+    def step(self, action: Any) -> Any:
+        sys.exit()
+
+
 class Sized(Fine):
     def __init__(self, size: int) -> None:
         self.size = size
@@ -91,6 +97,7 @@ def noisy(vector: Any) -> float:
         ("FourValues", "step returned 4 values, but must return five values: observation, reward"),
         ("NoInfo", r"reset returned ndarray of shape \[2\], but must return \(observation, info\)"),
         ("RewardOfArray", r"the reward of a step is ndarray of shape \[1\].*: return float\("),
+        ("Leaves", r"Leaves calls sys\.exit\(None\): raise an error in its place"),
         ("Sized", "argument: 'size'.*; --env-arg NAME=VALUE gives an argument"),
         ("NoSeed", r"argument 'seed'; define reset\(self, \*, seed=None, options=None\)"),
         ("NoSpace", "has no observation_space: set it to one of gymnasium.spaces"),
