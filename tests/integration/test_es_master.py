@@ -169,7 +169,7 @@ def hear(record):
     heard.append(record["generation"])
     return record["generation"] < 2
 if __name__ == "__main__":
-    summary = train(RunConfig(**values), hear, workers=1, run="python")
+    summary = train(RunConfig(**values), hear, workers=1, run="python", progress=True)
     print(json.dumps({**summary, "heard": heard}))
 """
 
@@ -182,8 +182,11 @@ def test_train_from_python_ends_when_told_to_with_the_commands_bits(processes: P
     }
     script = processes.start(sys.executable, "-c", TRAIN, json.dumps(config))
     assert script.wait() == 0, script.said()
-    summary = json.loads(script.out.read_text())
+    *shown, last = script.out.read_text().splitlines()
+    summary = json.loads(last)
     assert (summary["state"], summary["reason"]) == ("finished", "stopped by the caller")
+    lines = [line.partition(" of ")[0] for line in shown if line.startswith("generation ")]
+    assert lines[:1] == ["generation 0"] and any(line.startswith("run python: ") for line in shown)
     written = (processes.folder / "runs" / "python" / "metrics.jsonl").read_text().splitlines()
     assert summary["heard"] == [
         0,

@@ -52,6 +52,21 @@ class Goal(CartPoleEnv):
             about["count"] = self.count
         return seen, reward, ended, False, about
 """
+#: Nothing can be learnt: the reward is chance.
+LUCK = """
+import gymnasium, numpy
+
+class Luck(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action):
+        return numpy.zeros(1, numpy.float32), float(self.np_random.normal()), True, False, {}
+"""
 TINY = {
     "seed": 1,
     "population": 8,
@@ -105,6 +120,18 @@ def test_what_an_environment_reports_at_the_ends_of_episodes_is_averaged_and_sho
     drawn = processes.start(BIN / "es-plot", "goal", "--info", "count", "--out", "count.svg")
     assert drawn.wait() == 0, drawn.said()
     assert "mean of count" in (processes.folder / "count.svg").read_text()
+
+
+def test_a_run_without_progress_says_so_once_with_what_helps_most_often(
+    processes: Processes,
+) -> None:
+    (processes.folder / "luck.py").write_text(LUCK)
+    long = {"population": 4, "generations": 250, "eval_every": 5, "eval_episodes": 2, "seed": 3}
+    run = processes.master(*flags({**TINY, "env": "luck:Luck", **long}), "--workers", 1)
+    assert run.wait() == 0, run.said()
+    assert run.said().count("no evaluation has been better than generation 60's (1.89") == 1
+    hints = "What helps most often: a layer (--policy mlp --hidden 16); a reward that rises"
+    assert hints in run.said() and "My environment does not learn" in run.said()
 
 
 @pytest.mark.parametrize("listen", [(), ("--listen", "127.0.0.1")], ids=["rq", "es-worker"])

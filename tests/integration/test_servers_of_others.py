@@ -4,11 +4,13 @@ their jobs to them, and names what is wrong.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import redis
 import rq
 
+from master.services.private_server import server_binary
 from tests.abuse.servers import WHEEL, serving
 from tests.integration.processes import (
     BIN,
@@ -102,6 +104,21 @@ def test_es_worker_refuses_a_replica_and_waits_for_a_server_that_is_away(
     wait_for(lambda: "the workers wait" in waiting.said(), "it waits")
     with serving(WHEEL, tmp_path / "late", "--replicaof", "127.0.0.1 1", port=port):
         assert "is a read-only replica" in done(waiting, 3)
+
+
+def test_every_command_names_a_sentinel(processes: Processes, tmp_path: Path) -> None:
+    socket, config = tmp_path / "socket", tmp_path / "conf"
+    config.write_text("sentinel monitor other 127.0.0.1 1 1\n")
+    words = (server_binary(), config, "--sentinel", "--port", 0, "--unixsocket", socket)
+    sentinel = processes.start(*words)
+    try:
+        wait_for(socket.exists, "the Sentinel listens")
+        for name, *more in (("es-status",), ("es-worker",), ("es-master", "--env", "CartPole-v1")):
+            command = processes.start(BIN / name, *more, "--redis-url", f"unix://{socket}")
+            said = done(command, 3)
+            assert "Sentinel" in said and "give the URL of the server that it watches" in said
+    finally:
+        sentinel.signal(signal.SIGKILL)  # it overwrites the mark in its environment
 
 
 def test_a_key_of_another_program_in_the_place_of_the_runs_is_named(

@@ -164,6 +164,18 @@ def test_a_url_that_its_password_tears_apart_is_refused_and_never_shown(
             assert MARK not in str(refused.value)
 
 
+@each_case(
+    "setting",
+    [
+        *("decode_responses=True", "retry=3", "credential_provider=x"),
+        *("socket_keepalive_options=x", "redis_connect_func=x", "event_dispatcher=x"),
+    ],
+)
+def test_a_url_sets_nothing_that_is_an_object_or_es_queue_s_own(setting: str) -> None:
+    with pytest.raises(RedisError, match=r"after its '\?' it can only set db, username"):
+        client_from_url(f"redis://h:6379/0?{setting}")
+
+
 # --- a password in the user's place
 
 
