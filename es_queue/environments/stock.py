@@ -315,6 +315,10 @@ class StockEnvironment:
                 f"the reward of a step is {_shown(reward)}, but must be one number: return "
                 "float(reward)"
             ) from None
+        if not math.isfinite(gained):
+            raise EnvironmentFailure(
+                f"the reward of a step is {gained}: an environment must keep its numbers finite"
+            )
         return self._encode(observation), gained, bool(terminated or truncated)
 
     def info(self, names: Sequence[str]) -> Floats:

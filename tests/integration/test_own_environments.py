@@ -25,7 +25,7 @@ class Loose(CartPoleEnv):
         print("a word of the environment's own")
         return super().reset(**options)
 
-gymnasium.register("Loose-v0", Loose, max_episode_steps=20)
+gymnasium.register("Loose-v0", Loose, max_episode_steps=20, reward_threshold=900.5)
 """
 #: A process that is forked from one that has played it has the pool, but not its threads.
 POOL = """
@@ -90,6 +90,8 @@ def test_the_local_workers_of_an_es_master_import_what_its_command_names_and_jso
     assert play.wait() == 0, play.said()
     assert json.loads(play.out.read_text())["episodes"] == 2
     assert "a word of the environment's own" in play.err.read_text()
+    status = processes.start(BIN / "es-status", "own", "--json")
+    assert status.wait() == 10 and json.loads(status.out.read_text())["target"] == 900.5
 
 
 def test_what_an_environment_reports_at_the_ends_of_episodes_is_averaged_and_shown(

@@ -54,6 +54,12 @@ class RewardOfArray(Fine):
         return np.zeros(2, np.float32), np.array([1.0]), True, False, {}
 
 
+class RewardOfNoNumber(Fine):
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, float("nan"), *rest
+
+
 class NoSpace(gymnasium.Env[Any, Any]):
     action_space = spaces.Discrete(2)
 
@@ -98,6 +104,7 @@ def noisy(vector: Any) -> float:
         ("NoInfo", r"reset returned ndarray of shape \[2\], but must return \(observation, info\)"),
         ("RewardOfArray", r"the reward of a step is ndarray of shape \[1\].*: return float\("),
         ("Leaves", r"Leaves calls sys\.exit\(None\): raise an error in its place"),
+        ("RewardOfNoNumber", "the reward of a step is nan: an environment must keep its numbers"),
         ("Sized", "argument: 'size'.*; --env-arg NAME=VALUE gives an argument"),
         ("NoSeed", r"argument 'seed'; define reset\(self, \*, seed=None, options=None\)"),
         ("NoSpace", "has no observation_space: set it to one of gymnasium.spaces"),

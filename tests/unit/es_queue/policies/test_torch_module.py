@@ -72,6 +72,12 @@ class Remembering(torch.nn.Module):  # type: ignore[misc]
         return self.last(memory), memory
 
 
+class PartlyFixed(Net):
+    def __init__(self, observation_size: int, outputs: int) -> None:
+        super().__init__(observation_size, outputs)
+        self.layers[0].requires_grad_(False)
+
+
 class Normed(Net):
     def __init__(self, observation_size: int, outputs: int) -> None:
         super().__init__(observation_size, outputs)
@@ -177,3 +183,15 @@ def test_the_documented_module_learns_on_the_ring_to_the_same_bits(
     assert run_ring(config, 2)[0].digest == expected.digest
     assert main([str(tmp_path)]) == 0
     assert "equal to the recorded evaluation to the last digit" in capsys.readouterr().out
+
+
+def test_parameters_without_a_gradient_stay_as_the_constructor_made_them() -> None:
+    policy = policy_of("PartlyFixed")
+    assert policy.size == 8 * 3 + 3
+    seen = np.ones(6, np.float32)
+    torch.manual_seed(0)
+    first = Net(6, 3).layers[:2](torch.ones(1, 6)).detach().numpy()[0]
+    parameters = policy.initial(5, "auto")
+    weights, bias = parameters[:24].reshape(3, 8), parameters[24:]
+    outputs = policy.bind(parameters[None]).begin()(seen)
+    np.testing.assert_allclose(outputs, weights @ first + bias, rtol=1e-5)
