@@ -17,7 +17,7 @@ from es_queue.numerics.arrays import Floats
 from es_queue.numerics.statistics import ReturnStatistics
 from es_queue.protocol.messages import ELITE, EVAL, Task
 from es_queue.slot_plan import resolve_seed_sharing
-from es_queue.slots import FAILED, Slots
+from es_queue.slots import FAILED, TRAINED, Slots
 from es_queue.strategies.base import Strategy
 from master.display.log_view import RunView
 from master.loop import checkpoint
@@ -136,6 +136,7 @@ class ViewListener(Listener):
         slots, number = report.generation.slots, report.generation.state.generation
         learner, descent = report.generation.learner, report.after.descent
         failed = slots.table["state"] == FAILED
+        worst = sum(int(failed[slots.rows(kind)].sum()) for kind in TRAINED)
         if descent.generation > number:
             LOGGER.info(
                 f"generation {number} ends a descent that has missed a deadline "
@@ -167,10 +168,10 @@ class ViewListener(Listener):
             LOGGER.warning(
                 f"generation {number}: every re-evaluation failed, so none of them counts"
             )
-        if failed.any():
+        if worst:
             LOGGER.warning(
                 f"slots of generation {number} that failed on every worker and count as the "
-                f"worst: {failed.sum()}; the last: {report.last_failure}"
+                f"worst: {worst}; the last: {report.last_failure}"
             )
         self._view.generation(report.record)
 

@@ -362,9 +362,11 @@ class Master:
                 self._contributors.update(slots.table["worker"][settled[~failed]].tolist())
                 for row in settled[failed].tolist():
                     reason = self._workers.reported_reason(slots, row)
-                    self._last_failure = generation.learner.judge_failure(slots, row, reason)
-                    if slots.table["kind"][row] not in TRAINED:
-                        self._failures.warning(self._last_failure, reason)
+                    failure = generation.learner.judge_failure(slots, row, reason)
+                    if slots.table["kind"][row] in TRAINED:
+                        self._last_failure = failure
+                    else:
+                        self._failures.warning(failure, reason)
                 if slots is generation.slots:
                     self.recoveries.settle(settled)
             if slots.tally.conflict is not None and not self._has_conflict:

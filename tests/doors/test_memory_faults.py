@@ -146,7 +146,7 @@ def test_a_slot_that_always_fails_is_played_three_times_and_the_run_continues() 
     tries = Counter((one["generation"], one["kind"], one["slot"]) for one in run.reports)
     assert set(tries.values()) == {3}
     assert len(tries) == sum(run.column("failed")) > 5
-    assert all("not a finite number" in one["reason"] for one in run.reports)
+    assert all("the reward of a step is nan" in one["reason"] for one in run.reports)
     # Pairs that failed are not in the figures of their generation.
     assert min(run.column("population")[:-1]) < 8 and max(run.column("population")[:-1]) > 0
     assert max(run.column("workers")) == 1  # nobody contributed what failed
@@ -159,6 +159,9 @@ def test_an_evaluation_continues_without_the_seeds_that_fail(
     run = play(**settings, final_episodes=30)
     named = [line for line in caplog.messages if "the evaluation continues without it" in line]
     assert any(re.search(r"eval slot .*seed \d+\): .*fell over", line) for line in named)
+    # A slot of an evaluation does not count as the worst.
+    worst = [line for line in caplog.messages if "count as the worst" in line]
+    assert worst and all("the last: train slot" in line for line in worst)
     (final,) = [line for line in named if "final slot" in line]  # one line for all that are alike
     assert "generation" not in final and "(tiny.py, line " in final
     more = [re.match(r"(\d+) more episodes of the evaluation", line) for line in caplog.messages]
