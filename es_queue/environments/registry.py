@@ -225,7 +225,9 @@ def validate_reserved_arguments(request: EnvironmentRequest) -> None:
 def format_unknown_id(name: str, known: list[str], module: str = "") -> str:
     """The error for an id, or for a name of the user's ``module``."""
     bare, _, version = name.rpartition("-v")
-    names = {known_id.rpartition("-v")[0]: known_id for known_id in known if "-v" in known_id}
+    # Of each name that version, else the newest.
+    ordered = sorted(known, key=lambda one: (one.endswith(f"-v{version}"), one))
+    names = {one.rpartition("-v")[0]: one for one in ordered if "-v" in one}
     near = [known_id for known_id in known if known_id.endswith(f"/{name}")]  # ALE/Pong-v5
     near = near or [names[near_name] for near_name in nearest_names(bare, names)]
     hint = f"did you mean {' or '.join(near)}?" if near else format_suggestion(name, known)

@@ -215,7 +215,7 @@ class Session:
         self._store.forget_gone_runs()
         for text in format_choice(config, setup.config, setup.policy.size):
             TERMINAL.info(text)
-        for text in (*launch.notes, *new_run_notes(config, setup)):
+        for text in new_run_notes(config, setup):
             LOGGER.info(text)
         return setup, state
 
@@ -388,6 +388,9 @@ class Session:
                         "vectors: none is started"
                     )
                 self._view = self._make_view(run, setup.config)
+                if launch.resume is None:
+                    for text in launch.notes:  # of several lines, which a log would escape
+                        self._view.note(text)
                 self._notes.show_in(self._view.note)
                 self.resume_command = (
                     f"{format_command('es-master')} --resume {self._words}"

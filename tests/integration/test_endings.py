@@ -241,12 +241,14 @@ def test_without_a_worker_a_run_ends_at_its_limit_and_says_how_to_get_its_final_
         "from master.loop import workers\nworkers.ABSENT_SECONDS = 0.2\n"
         "from master.cli.main import main\nraise SystemExit(main())\n"
     )
-    words = [*flags({**CARTPOLE, "generations": 0, "max_seconds": 0.1}), "--run-dir", "limited"]
+    given = {**CARTPOLE, "strategy": None, "generations": 0, "max_seconds": 0.1}
+    words = [*flags(given), "--run-dir", "limited"]
     master = processes.start(
         sys.executable, "-c", quick, *words, "--run", "limited", "--redis-url", valkey_url
     )
     assert master.wait() == 0, master.said()
     assert "no worker was there for the final evaluation: start one and continue" in master.said()
+    assert "(--recipe none: plain defaults):\n  strategy pgpe" in master.said()
     progress = Seen(redis_client, "limited").progress()
     assert progress["state"] == "stopped"
     assert progress["why"] == UNSERVED

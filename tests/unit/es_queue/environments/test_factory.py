@@ -97,6 +97,8 @@ def test_an_unknown_id_names_the_close_ones() -> None:
     sentence = failure(EnvironmentRequest("BipedalWaker-v2"))
     assert sentence.startswith("there is no environment 'BipedalWaker-v2': did you mean ")
     assert "BipedalWalker-v2" in sentence
+    sentence = failure(EnvironmentRequest("CartPoll-v7"))
+    assert sentence.endswith("did you mean CartPole-v1?")
 
 
 def test_a_module_that_cannot_be_imported_gives_a_sentence(own: str) -> None:
