@@ -115,6 +115,10 @@ def test_a_server_that_is_not_there(processes: Processes) -> None:
     said = sentence_of(process, 3)
     assert said.startswith("Redis at redis://127.0.0.1:1/0 cannot be reached (")
     assert said.endswith("); start it, or correct RQ_REDIS_URL or --redis-url")
+    # Another program's variable, which also keeps the private server away, is named.
+    process = processes.master(*flags(CARTPOLE), REDIS_URL="redis://127.0.0.1:1/0")
+    named = "Redis at redis://127.0.0.1:1/0, which REDIS_URL names, cannot be reached ("
+    assert sentence_of(process, 3).startswith(named)
 
 
 @contextmanager

@@ -72,6 +72,11 @@ def test_a_new_run_is_made_in_the_folder_of_the_flag_unless_a_run_is_there() -> 
 
 
 @pytest.mark.usefixtures("here")
+def test_runs_that_begin_in_the_same_second_have_different_names() -> None:
+    assert len({new_run("CartPole-v1", Launch()).run for _ in range(32)}) == 32
+
+
+@pytest.mark.usefixtures("here")
 @each_case(
     ("command", "words", "answer"),
     [
