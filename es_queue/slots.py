@@ -274,8 +274,8 @@ class Slots:
         (``Shape.moments``); returns the rows that they settle.
 
         The first valid result of a row counts. ``first``: rank of the first among all results of
-        the run; ``workers``: how many are present, because a slot fails only if two of
-        them report it.
+        the run; ``workers``: how many are present. A slot fails after three reports, from at least
+        two workers if there are two, or after ten.
         """
         ranks = first + np.arange(len(results))
         spoilt = self._place_moments(moments)
@@ -327,8 +327,10 @@ class Slots:
         """Results of rows that have one already. Other bits are a sign of a broken host."""
         if not len(results):
             return
-        self.tally.lost_steps += int(results["steps"].sum())
         known = self.table[results["row"]]
+        # A record that was sent or read twice was played once.
+        twice = (known["worker"] == results["worker"]) & (known["seconds"] == results["seconds"])
+        self.tally.lost_steps += int(results["steps"][~twice].sum())
         # A row that was learnt from under a former master, or has failed, has no scores to compare.
         same: Mask = (known["arrived"] < 0) | (known["state"] == FAILED)
         bits = [known[name] == results[name] for name in ("fitness", "returns", "steps")]
@@ -379,6 +381,12 @@ class Slots:
         self.moments[places[good]] = known[good]
         spoilt: Rows = known["row"][~good].astype(np.intp)
         return spoilt
+
+    def forget_moments(self, rows: Rows) -> None:
+        """What came for these rows, of those that are owed, counts no more."""
+        rows = rows[(rows >= 0) & (rows < len(self.table))]
+        rows = rows[self.owed[rows] & (self.table["place"][rows] >= 0)]
+        self.moments["row"][self._places(rows)[0]] = -1
 
     def _places(self, rows: Rows) -> tuple[Integers, Integers]:
         """Places of the moments of sampled rows, in order; and how many each row has."""

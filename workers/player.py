@@ -283,6 +283,7 @@ class Player:
         except Leaving:
             raise
         except Exception as error:  # a noise table that cannot be read, a user's own strategy
+            self.control.end_episode()  # none has begun
             yield from (error for part in seeds for _ in part)
             return
         key = int(row["key"]) if row["noisy"] else None
@@ -297,15 +298,18 @@ class Player:
         kind, number, index = int(row["kind"]), int(row["number"]), int(row["index"])
         strategy, task = self.strategy, self.task
         assert task is not None
-        if kind not in (TRAIN, ELITE):
-            centre = number if kind == CENTRE else 0
-            return strategy.centre_of(self.published, centre, self._draw)[None]
+        is_perturbed, published = kind in (TRAIN, ELITE), self.published
         try:
-            individuals = self._build(self.published, task.sigma, task.generation, number, index)
+            if is_perturbed:
+                individuals = self._build(published, task.sigma, task.generation, number, index)
+            else:
+                centre = number if kind == CENTRE else 0
+                individuals = strategy.centre_of(published, centre, self._draw)[None]
         except (OSError, MemoryError, Leaving):
             raise
         except Exception as error:
-            raise strategy_failure(strategy, "ask", error) from error
+            method = "ask" if is_perturbed else "centre_of"
+            raise strategy_failure(strategy, method, error) from error
         validate_individuals(strategy, individuals, (int(row["players"]), self.policy.size))
         return individuals
 

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -151,7 +151,12 @@ class Seat:
             control.leave("the run is gone")
             return
         config, unreadable = load_config(raw)
-        about = {"rq_name": self.rq_name, "backend": config.backend, **worker_info(clocks)}
+        about = {
+            "name": self.name,
+            "rq_name": self.rq_name,
+            "backend": config.backend,
+            **worker_info(clocks),
+        }
         client, retry = clone_client(self.client), control.retry(self.parent, 60)
         heartbeat = Heartbeat(
             WorkerStore(client, self.run, store.worker, self.rq_name, retry, self.queues_before),
@@ -171,30 +176,27 @@ class Seat:
             stack.callback(self._stop_heartbeat, heartbeat)
             self._serve_metrics(store.worker, stack)
             while not control.leave_reason:
-                player = None
                 try:
                     if unreadable:
                         raise Refusal(unreadable)
-                    player = join(config, control)
-                    about["noise"] = player.noise.digest
-                    validate_admission(store, player)
-                    if about.pop("refuses", ""):
-                        store.depart()  # the field would stay in the hash
-                    about["numerics"], about["backend"] = player.numerics, player.backend
-                    store.arrive(about, clocks.beat_ttl)
-                    self.say(
-                        f"joined as {store.worker}: {config.problem}, {config.strategy_name}, "
-                        f"{player.backend} back end"
-                    )
-                    Service(store, player, clocks).run()
+                    with closing(join(config, control)) as player:
+                        about["noise"] = player.noise.digest
+                        validate_admission(store, player)
+                        if about.pop("refuses", ""):
+                            store.depart()  # the field would stay in the hash
+                        about["numerics"], about["backend"] = player.numerics, player.backend
+                        store.arrive(about, clocks.beat_ttl)
+                        self.say(
+                            f"joined as {store.worker}: {config.problem}, {config.strategy_name}, "
+                            f"{player.backend} back end"
+                        )
+                        Service(store, player, clocks).run()
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:
                     if control.blocks > played:  # it has worked since the last one
                         refusals, said, played = 0, "", control.blocks
                     # This word shows the master that other workers may be unable to join, too.
                     cause = "EnvironmentFailure: " * isinstance(error, EnvironmentFailure)
                     reason = f"{cause}{error}"[:400]
-                    if player is not None:
-                        player.close()
                     if reason != said:
                         self.say(f"cannot join: {error}; it tries again")
                     about.pop("numerics", "")
@@ -263,7 +265,7 @@ class CrashGuard:
             if self._path.exists():
                 head, _, trace = self._path.read_text(errors="replace")[:MAX_TRACE].partition("\n")
                 number, owner, how = (*head.split(" ", 2), "", "")[:3]
-                count = int(number) if number.isdigit() else 0
+                count = int(number) if number.isdecimal() else 0
                 trace = trace if owner == run else ""
             self._head = f"{min(count + 1, 9)} {run} "
             self._file = self._path.open("w")

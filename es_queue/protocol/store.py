@@ -55,7 +55,7 @@ MOST_HELD, MOST_WORKERS = 100, 20_000
 LONGEST_HISTORY = 10_000
 
 #: The fields of a worker's hash that a master reads; the others are for people.
-WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses", "busy", "late")
+WORKER_FIELDS = ("host", "pid", "name", "rq_name", "numerics", "refuses", "busy", "late")
 Records = NDArray[Any]
 WorkerInfos = Mapping[str, dict[str, str]]
 NO_WORKERS: WorkerInfos = MappingProxyType({})
@@ -361,7 +361,6 @@ class MasterStore(Store):
         """
         lists = progress, refused, self.keys.lasting_keys()
         self._script("finish", token, seconds, _storable(checkpoint), *lists)
-        self._command("delete", self.keys.master)  # finish was fenced; a lease fences nobody
 
     def checkpoint(self) -> bytes | None:
         """The newest state, for a resume (rule 11)."""
@@ -595,12 +594,20 @@ class WorkerStore(Store):
         has closed.
         """
         self._held = None
-        arguments = [str(block), results, moments]
+        arguments: list[str | bytes] = [str(block), results, moments]
         # Twice: yes, the first result of a slot counts.
-        is_open, self._held = self.retry(
-            partial(self._answer_script, keys=[self._claims_key], args=arguments)
-        )
+        is_open, self._held = self.retry(lambda: self._append(arguments))
         return bool(is_open)
+
+    def _append(self, arguments: Sequence[str | bytes]) -> Any:
+        try:
+            return self._answer_script(keys=[self._claims_key], args=arguments)
+        except redis.exceptions.NoPermissionError as error:
+            # The server has lost its scripts, and a worker's user may load none: the master does,
+            # at its next look.
+            if "script" not in str(error):
+                raise
+            raise redis.exceptions.BusyLoadingError("a script is not loaded yet") from None
 
     def drop(self, block: Block) -> None:
         """Forget a claim whose publication has closed."""

@@ -185,7 +185,7 @@ class Issuer:
         for blocks in filter(None, look.dead):
             self.recovered += 1
             missing = [
-                [row for row in range(block.start, block.stop) if owed[row]]
+                [row for row in range(block.start, min(block.stop, len(owed))) if owed[row]]
                 for block in blocks
                 if block.publication == slots.publication
             ]

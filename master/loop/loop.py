@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from es_queue.config.schedules import ASYNC
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol.keys import Clocks
@@ -353,7 +355,11 @@ class Master:
         for name, results, moments in self._store.read(types):
             has_any, slots = True, tables[name]
             refused = self._workers.refuses(results["worker"])  # under --strict
-            results = results[~slots.tally.refuse("other-numerics", refused)]
+            if slots.tally.refuse("other-numerics", refused).any():
+                # Moments name no worker: all go that came for these rows, which are played again.
+                rows, results = results["row"][refused], results[~refused]
+                moments = moments[~np.isin(moments["row"], rows)]
+                slots.forget_moments(rows)
             settled = slots.accept(results, moments, self._arrived, len(self._workers.present))
             self._arrived += len(results)
             if len(settled):

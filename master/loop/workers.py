@@ -270,10 +270,10 @@ class Workers:
         return self._find(mark)[0]
 
     def reporter_of(self, mark: int) -> str:
-        """A worker over all its seats: its RQ name and host; its id if they are unknown."""
-        name, about = self._find(mark)
-        rq_name, host = (about.get(key, "")[:LONGEST_NAME] for key in ("rq_name", "host"))
-        return f"{rq_name or 'a worker'} on {host}" if about else name
+        """A worker over all its seats: its name and host; its id if they are unknown."""
+        worker, about = self._find(mark)
+        name, host = (about.get(key, "")[:LONGEST_NAME] for key in ("name", "host"))
+        return f"{name or 'a worker'} on {host}" if about else worker
 
     def refuses(self, marks: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """bool [A]: whether --strict refuses the results with these marks."""
@@ -323,7 +323,7 @@ class Workers:
         }
 
     def take_late(self) -> int:
-        """Results that came too late, since the last call."""
+        """Blocks whose publication was closed before their results came, since the last call."""
         total = sum(self._late_of.values())
         fresh, self._late_taken = max(0, total - self._late_taken), total
         return fresh

@@ -236,9 +236,10 @@ steps_per_second | steps/s | json csv | of training, in the newest generation | 
     tag=run/steps_per_second metric=steps_per_second
 workers | - | json csv | workers that the master counts | \
     tag=run/workers metric=workers column=workers
-recovered | - | json csv | blocks that were lost with a worker and issued again | \
+recovered | - | json csv | workers that died while they held blocks | \
     metric=recovered_total
-reissued | - | json csv | overdue blocks that were issued a second time | metric=reissued_total
+reissued | - | json csv | rows that were issued again, because they were overdue or lost | \
+    metric=reissued_total
 late | - | json csv | blocks whose results came too late | metric=late_total
 refused | - | csv | results that the master refused
 lost_steps | steps | json csv | environment steps that were not used | metric=lost_steps_total
@@ -283,6 +284,7 @@ WORKER_FIGURES = {
     name: (unit, sentence)
     for name, unit, sentence in table("""
 host | text | its host
+name | text | its name, the same in each of its seats
 rq_name | text | its name in RQ
 backend | text | the back end of its environments
 numerics | text | the fingerprint of its arithmetic

@@ -202,6 +202,20 @@ def test_es_worker_needs_no_right_on_a_key_of_rq(household: Household) -> None:
     assert seen.failed_jobs() == []
 
 
+def test_a_worker_waits_for_scripts_that_the_server_has_lost(household: Household) -> None:
+    """Its user may load none; the master does."""
+    seen = Seen(household.client, "flushed")
+    master = household.master(*flags(ENDLESS), "--run", "flushed", "--json")
+    worker = household.es_worker()
+    seen.joined(worker)
+    for _ in range(3):
+        household.client.script_flush()
+        wait_for(seen.has_reached(seen.generation() + 3), "the run goes on")
+    assert "left" not in worker.said()
+    done(household.master("--stop", "flushed"))
+    assert master.wait() == 130
+
+
 def test_a_viewer_cannot_drive_and_is_told_so_in_one_sentence(household: Household) -> None:
     process = household.processes.start(
         BIN / "es-master", *flags(CARTPOLE), "--run", "no", RQ_REDIS_URL=household.url("viewer")

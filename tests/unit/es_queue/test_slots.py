@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from es_queue.environments.interface import ActionSpec, EnvironmentSpec
@@ -13,8 +15,10 @@ from tests.memory import quick_config
 ROW = 2
 
 
-def make_table() -> Slots:
-    config = quick_config(env="Pendulum-v1", strategy="ars", population=8, obs_norm=False)
+def make_table(obs_norm: bool = False, **settings: Any) -> Slots:
+    config = quick_config(
+        env="Pendulum-v1", strategy="ars", population=8, obs_norm=obs_norm, **settings
+    )
     action = ActionSpec("box", (1,), (-2.0,), (2.0,))
     spec = EnvironmentSpec(config.env, 3, action, 200, None, None, "stock")
     return Slots(config, make_strategy(config, 3), spec, 0, [Span(TRAIN, 0, 4)])
@@ -47,3 +51,24 @@ def test_a_result_that_comes_after_its_slot_has_failed_is_no_conflict() -> None:
     assert not len(slots.accept(record(slots, 4), nothing))
     assert slots.tally.refused == {"duplicate": 1}
     assert slots.tally.conflict is None
+
+
+def test_steps_of_a_record_that_is_read_twice_are_not_lost() -> None:
+    slots = make_table()
+    nothing = np.zeros(0, slots.shape.moments)
+    for worker in (1, 1, 2):
+        slots.accept(record(slots, worker), nothing)
+    assert slots.tally.refused == {"duplicate": 2}
+    assert slots.tally.lost_steps == record(slots, 2)["steps"].sum()
+
+
+def test_moments_that_are_forgotten_do_not_pass_for_those_of_the_next_result() -> None:
+    slots = make_table(obs_norm=True, obs_sample=1.0)
+    moments = np.zeros(2, slots.shape.moments)
+    moments["row"], moments["episode"], moments["count"] = ROW, [0, 1], 200
+    nothing = moments[:0]
+    slots.accept(record(slots, 1)[:0], moments)
+    slots.forget_moments(np.array([ROW, 99]))
+    assert not len(slots.accept(record(slots, 2), nothing))
+    assert slots.tally.refused == {"wrong-moments": 1}
+    assert slots.accept(record(slots, 2), moments).tolist() == [ROW]

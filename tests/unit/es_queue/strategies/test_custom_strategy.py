@@ -203,6 +203,15 @@ class RaisesLater(SNES):
         return super().ask(published, sigma, noise)
 
 
+class RaisesInCentre(SNES):
+    """It has no centre after the first update."""
+
+    def centre_of(self, published: Any, slot: int, draw: Any) -> Any:
+        if published.any():
+            raise KeyError("centre")
+        return super().centre_of(published, slot, draw)
+
+
 class NoImprovement(SNES):
     """It raises on the master."""
 
@@ -237,6 +246,7 @@ def config(kind: type, **values: Any) -> Any:
     [
         (WrongShape, r"made individuals of shape \(1, 1, \d+\) and type float32: its individuals"),
         (RaisesLater, r"failed in ask: KeyError: 'lost' \(test_custom_strategy.py"),
+        (RaisesInCentre, r"failed in centre_of: KeyError: 'centre' \(test_custom_strategy.py"),
         (NoImprovement, r"failed in tell: KeyError: 'sigma' \(test_custom_strategy.py, line"),
     ],
 )
