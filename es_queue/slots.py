@@ -2,7 +2,7 @@
 
 One structured array with a row per slot. The plan columns are a pure function of the settings, the
 generation and the spans, which master and workers both call. Results fill the other columns: on the
-wire they are the same bytes as in the table. Every question about a generation is asked here.
+wire they are the same bytes as in the table.
 """
 
 from __future__ import annotations

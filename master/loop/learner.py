@@ -1,6 +1,7 @@
 """Both ends of a generation: which rows its table has, and what is learnt from them.
 
-Pure functions of the state and of slot tables: no Redis, no workers, no clock.
+A function of the state and of slot tables, whose column ``used`` it fills: no Redis, no workers, no
+clock.
 """
 
 from __future__ import annotations
@@ -404,6 +405,7 @@ class Learner:
             several["centre_behaviour"] = centres["behaviour"][:, 0]
         return Batch(
             self.noise,
+            # a failed row's index is not known; its fitness is NaN
             np.where(chosen.answered, chosen.column("index"), 0),
             self.fitness(chosen),
             self._capped(chosen.column("fitness", chosen.elites)[:, 0]),
@@ -504,7 +506,7 @@ class Learner:
     # --- evaluation
 
     def is_target_passed(self, figures: ReturnStatistics | None, errors: float) -> bool:
-        """Whether the mean exceeds the target by so many standard errors."""
+        """Whether the mean is above the target by at least so many standard errors."""
         if self.target is None or figures is None:
             return False
         # 0 times an infinite error would be no number
