@@ -164,9 +164,10 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
         name, note = current_id(name)
     if name.startswith("ALE/"):
         rom_ids(name)
-    spec = find_spec(gymnasium.envs.registration, name)
-    if spec is None and name in makers:
+    if name in makers and name not in gymnasium.registry:  # not CartPole-v1 for own:CartPole
         spec = EnvSpec(name, entry_point=f"{module}:{name}")
+    else:
+        spec = find_spec(gymnasium.envs.registration, name)
     if spec is None:
         gym = getattr(sys.modules.get("gym"), "envs", None)
         if name in getattr(getattr(gym, "registration", None), "registry", {}):

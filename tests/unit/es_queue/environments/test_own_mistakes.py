@@ -60,6 +60,10 @@ class RewardOfNoNumber(Fine):
         return observation, float("nan"), *rest
 
 
+class CartPole(Fine):
+    """Gymnasium has this name, too."""
+
+
 class NoSpace(gymnasium.Env[Any, Any]):
     action_space = spaces.Discrete(2)
 
@@ -114,6 +118,10 @@ def noisy(vector: Any) -> float:
 def test_a_mistake_in_an_environment_is_named_with_what_to_write(name: str, sentence: str) -> None:
     with pytest.raises(EnvironmentFailure, match=sentence):
         describe(EnvironmentRequest(f"{__name__}:{name}"))
+
+
+def test_a_class_of_a_module_is_not_an_id_of_gymnasium_with_its_name() -> None:
+    assert describe(EnvironmentRequest(f"{__name__}:CartPole")).observation_size == 2
 
 
 @each_case(
