@@ -15,6 +15,7 @@ from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import ActionSpec, Environment, EnvironmentRequest
 from es_queue.environments.registry import BODIES, find_environment
 from es_queue.environments.stock import StockEnvironment, make_environment
+from es_queue.errors import EnvironmentFailure
 from tests.cases import each_case
 
 with_mujoco = pytest.mark.skipif(
@@ -74,7 +75,8 @@ def test_mujoco_writes_no_log_into_the_current_folder(
     monkeypatch.chdir(tmp_path)
     world = open_environment(EnvironmentRequest("HalfCheetah-v5"))
     world.reset(0)
-    world.step(np.full(6, np.nan, np.float32))  # MuJoCo warns of it
+    with pytest.raises(EnvironmentFailure, match="the reward of a step is nan"):
+        world.step(np.full(6, np.nan, np.float32))  # MuJoCo warns of it
     assert list(tmp_path.iterdir()) == [] and capfd.readouterr().err == ""
     assert importlib.import_module("mujoco").get_mju_user_warning() is operator.not_
 
