@@ -92,6 +92,9 @@ checkpoint CHECKPOINT
     environment seed of the first episode; the next has S+1 [default: the final evaluation's seeds]
 --stochastic
     add the action noise of training (--action-noise); a seed always draws the same
+--env-arg NAME=VALUE
+    argument for the environment's constructor in place of the run's, such as camera_name=side for a
+    film of MuJoCo; repeatable
 --caption
     with --record: write step and return into the film
 --render
@@ -113,6 +116,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         which={"choices": ("best", "last")},
         render={"choices": ("human",)},
         cell={"action": "append", "default": []},
+        env_arg={"action": "append"},
         **{name: {"type": Path} for name in ("export", "card", "record")},
         **{name: {"type": int} for name in ("episodes", "seed")},
     )
@@ -145,6 +149,7 @@ def validate_arguments(given: argparse.Namespace) -> None:
         ("--cell names an elite of a run's archive", "cell", "pretrained", "generation", "card"),
         ("--cell names an elite of the newest checkpoint", "cell", "which"),
         ("--card writes the policy of a checkpoint", "card", export),
+        ("--env-arg is for an environment that plays", "env_arg", "export", "card"),
         ("--generation names the policy already", "generation", "export", last),
         *(
             ("--stochastic plays the best or last checkpoint", "stochastic", name)

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import RunConfig, every_setting
+from es_queue.config.settings import COMMAND_LINE
 from es_queue.environments.episode_rules import EpisodeRules, evaluation_rules
 from es_queue.environments.factory import (
     describe,
@@ -125,7 +126,7 @@ def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] 
         "stochastic": given.stochastic,
         **({} if elite is None else {"elite": elite}),
     }
-    compares = given.seed is None and not given.stochastic
+    compares = given.seed is None and not (given.stochastic or given.env_arg)
     evaluation = checkpoint.evaluation if compares else None
     summary = summarize(about, given.seed, episodes, evaluation, spec.info)
     print_played(summary, format_summary(summary), episodes, video_line, given)
@@ -153,9 +154,11 @@ def validate_display() -> None:
 
 
 def playable_request(request: EnvironmentRequest, given: Namespace) -> EnvironmentRequest:
-    """The request for a back end that plays one by one. EnvPool cannot draw, so Gymnasium's own
-    environment is drawn, with a note.
+    """The request with the given arguments, for a back end that plays one by one. EnvPool cannot
+    draw, so Gymnasium's own environment is drawn, with a note.
     """
+    more = every_setting()["env_arg"].checked(given.env_arg or (), COMMAND_LINE)
+    request = replace(request, arguments=tuple({**dict(request.arguments), **dict(more)}.items()))
     portable = resolve(request).portable
     if portable.backend != "envpool" or not (given.render or given.record):
         return portable

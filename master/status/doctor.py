@@ -426,6 +426,9 @@ def check_run(run: Run) -> Finding:
     if run.code and run.health != DONE:
         fix = f"see its reports:\n{format_command('es-status')} {run.run} --errors"
         return Finding("run", WARNING, f"{run.run} is {run.health}: {run.health_why}", fix)
+    if not run.is_over and (advice := str(run.figures.get("advice", ""))):
+        what, _, fix = advice.partition(". ")
+        return Finding("run", WARNING, f"{run.run}: {what}", fix)
     return Finding("run", OK, f"{run.run} is {sanitize(run.state, 40)}")
 
 

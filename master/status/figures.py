@@ -254,6 +254,7 @@ info | text | json | means of --info in the newest generation's training episode
 eval_info | text | json | means of --info in the newest evaluation
 digest | text | json | hash of the parameters
 why | text | json | why a failed run ended
+advice | text | json | what may help a run that no longer improves
 queue | text | json | the RQ queue of its workers
 paused_by | text | json | the user that paused it
 changed | text | json | settings that were changed while it trained

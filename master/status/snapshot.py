@@ -226,7 +226,7 @@ def _health(run: Run, usual: float | None) -> tuple[str, str]:
     cause = no_workers(run)
     patience = 0.0 if cause else STALLED_GENERATIONS * (usual or 0.0)
     if age <= max(STALLED_SECONDS, patience):
-        return HEALTHY, cause or idle_workers(run)
+        return HEALTHY, cause or idle_workers(run) or str(run.figures.get("advice", ""))
     since = f"no result counted for {format_duration(age)}"
     if cause:
         return STALLED, f"{since}: {cause}"

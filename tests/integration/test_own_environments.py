@@ -128,12 +128,21 @@ def test_a_run_without_progress_says_so_once_with_what_helps_most_often(
     processes: Processes,
 ) -> None:
     (processes.folder / "luck.py").write_text(LUCK)
-    long = {"population": 4, "generations": 250, "eval_every": 5, "eval_episodes": 2, "seed": 3}
-    run = processes.master(*flags({**TINY, "env": "luck:Luck", **long}), "--workers", 1)
-    assert run.wait() == 0, run.said()
-    assert run.said().count("no evaluation has been better than generation 60's (1.89") == 1
+    long = {"population": 4, "generations": 10**6, "eval_every": 5, "eval_episodes": 2, "seed": 3}
+    values = {**TINY, "env": "luck:Luck", **long}
+    run = processes.master(*flags(values), "--workers", 1, "--run", "luck")
+    wait_for(lambda: "What helps most often" in run.said(), "the note")
     hints = "What helps most often: a layer (--policy mlp --hidden 16); a reward that rises"
     assert hints in run.said() and "My environment does not learn" in run.said()
+    for words in ("luck",), ("luck", "--doctor"):
+        shown = processes.start(BIN / "es-status", *words)
+        shown.wait()
+        said = " ".join(shown.said().split())
+        assert "no evaluation has been better than generation 60's (1.89" in said
+        assert "a layer (--policy mlp" in said
+    run.signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert run.said().count("no evaluation has been better than generation") == 1
 
 
 @pytest.mark.parametrize("listen", [(), ("--listen", "127.0.0.1")], ids=["rq", "es-worker"])

@@ -194,6 +194,16 @@ def test_a_seed_asks_for_other_episodes_one_after_the_other(
     assert len(set(single)) > 1
 
 
+def test_an_argument_of_the_environment_takes_the_place_of_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    found = played(capsys, tmp_path, "--env-arg", "sutton_barto_reward=true")
+    assert found["eval_mean"] == -1 and found["equal"] is None
+    told = refused(capsys, 2, tmp_path, "--env-arg", "sutton_barto_reward")
+    assert "--env-arg is 'sutton_barto_reward' in the command line: use key=value" in told
+
+
 def test_stochastic_play_has_the_action_noise_of_training_and_repeats_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
