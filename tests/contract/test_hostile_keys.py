@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from es_queue.errors import RedisError
-from es_queue.protocol import keys
 from tests.cases import each_case
 from tests.contract.places import (
     ABOUT,
@@ -21,8 +20,6 @@ from tests.contract.places import (
     block,
     look,
     read,
-    results,
-    texts,
     worker_name,
 )
 
@@ -76,22 +73,6 @@ def test_a_key_of_another_type_that_a_script_needs_is_named(
         redis_place.look()
 
 
-def test_a_worker_that_others_took_from_the_set_is_there_again_with_its_next_beat(
-    place: Place,
-) -> None:
-    master, worker = place.publish(P0, block(0, 4)), place.arrived()
-    master.renew(TOKEN, "me", 60)
-    if isinstance(place, RedisPlace):
-        place.client.expire(place.keys.workers, 0)
-    else:
-        place.server.workers.clear()  # type: ignore[attr-defined]
-    assert master.workers() == {}
-    worker.beat(ABOUT, TTL)
-    assert master.workers() == {MINE: ABOUT}
-    if isinstance(place, RedisPlace):
-        assert 0 < place.client.ttl(place.keys.workers) <= keys.RUN_SECONDS
-
-
 def test_the_beat_of_a_worker_that_has_not_left_yet_brings_back_nothing_of_a_run_that_ended(
     redis_place: RedisPlace,
 ) -> None:
@@ -123,35 +104,6 @@ def test_what_is_no_block_is_seen_by_no_look(place: Place, text: str) -> None:
     place.add_claim(text)
     seen = place.look()
     assert (seen.todo, seen.claims) == ((block(0, 4),), {MINE: ()})
-
-
-def test_a_longer_todo_than_any_is_not_read(redis_place: RedisPlace) -> None:
-    master, client = redis_place.publish(P0), redis_place.client
-    for _ in range(70):
-        client.rpush(redis_place.keys.todo, *texts(block(0, 1)) * 1000)
-    assert look(master).todo is None
-    assert look(master, clear=True).todo == () and redis_place.todo() == []
-
-
-def test_a_worker_that_holds_a_hundred_thousand_blocks_costs_no_more_than_a_hundred(
-    redis_place: RedisPlace,
-) -> None:
-    redis_place.publish(P0)
-    redis_place.arrived()
-    for _ in range(100):
-        redis_place.client.rpush(redis_place.keys.claims(MINE), *[f"{P0} train 0 4096"] * 1000)
-    assert len(redis_place.look().claims[MINE]) == 100
-
-
-def test_results_that_were_deleted_before_they_were_read_are_no_results(
-    redis_place: RedisPlace,
-) -> None:
-    master = redis_place.publish(P0, block(0, 4))
-    redis_place.arrived().answer(block(0, 2), results(1, 2), b"")
-    redis_place.client.set(redis_place.keys.results(P0, 0), b"")
-    assert read(master) == {}
-    redis_place.worker().answer(block(2, 3), results(3), b"")
-    assert read(master) == {P0: ([3], [])}
 
 
 @each_case("name", ["results", "moments"])
