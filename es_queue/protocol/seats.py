@@ -8,6 +8,7 @@ nonce, so RQ's ``unique=True``, which needs scripting rights, is not used.
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -45,6 +46,37 @@ def require_type(client: redis.Redis, key: str, kind: bytes) -> None:
     found: Any = client.type(key)
     if found not in (kind, b"none"):
         raise redis.exceptions.DataError(f"{key} is a {found.decode()}, not a {kind.decode()}")
+
+
+def remove_mistyped(client: Any, queue: str) -> list[str]:
+    """Remove the queue's keys of another type than RQ's own; returns a phrase for each.
+
+    Workers can write these keys, and RQ does nothing until a person has removed a mistyped one.
+    """
+    kinds = {
+        keys.rq_queue(queue): b"list",
+        keys.rq_intermediate(queue): b"list",
+        keys.rq_wip(queue): b"zset",
+        keys.rq_failed(queue): b"zset",
+        keys.rq_finished(queue): b"zset",
+        keys.rq_workers(queue): b"set",
+        keys.RQ_WORKERS: b"set",
+        keys.RQ_QUEUES: b"set",
+    }
+    removed = []
+    for key, kind in kinds.items():
+        found = client.type(key)
+        if found in (kind, b"none"):
+            continue
+        with client.pipeline() as change:  # nothing if the key has changed meanwhile
+            change.watch(key)
+            if change.type(key) == found:
+                change.multi()
+                change.delete(key)
+                with suppress(redis.exceptions.WatchError):
+                    change.execute()
+                    removed.append(f"{key}, which was a {found.decode()}, not a {kind.decode()}")
+    return removed
 
 
 def is_seat_of(seat: str, run: str) -> bool:

@@ -35,6 +35,7 @@ from es_queue.protocol.seats import (
     is_seat_of,
     open_seats,
     read_queue,
+    remove_mistyped,
     require_type,
     waiting_seat_ids,
 )
@@ -113,6 +114,8 @@ class Seats:
         """
         self.has_results = self.has_results or served
         with self._noting("opened"):
+            for key in remove_mistyped(self._client, self._queue):
+                LOGGER.warning(f"removed {key}")
             with self._noting("cleared"):
                 note_cleared(self.clear_abandoned())
             failed = len(self._failed)
