@@ -190,32 +190,33 @@ Evaluations = Sequence[tuple[int, float, float]]
 
 class ProgressNote(Listener):
     """Says once that evaluations no longer rise, and what is most likely to help. The figure
-    ``advice`` keeps it for es-status and the doctor, until an evaluation is better.
+    ``advice`` has it for es-status and the doctor for as long as it is true.
     """
 
     def __init__(self) -> None:
         self._evaluations: list[tuple[int, float, float]] = []
-        self._is_said = False
+        self._is_said = self._is_advised = False
 
     def on_generation(self, report: Report) -> None:
         figures = evaluation_of(report.generation.slots, EVAL)
         if figures is None:
             return
         learner, number = report.generation.learner, report.generation.state.generation
-        is_better = all(figures.mean > mean for _, mean, _ in self._evaluations)
         self._evaluations.append((number, figures.mean, figures.std))
-        if self._is_said:
-            report.record.update({"advice": ""} if is_better else {})
-            return
         best = find_plateau(self._evaluations, learner.target)
+        if self._is_advised == (best is not None):
+            return
+        self._is_advised, advice = best is not None, ""
         if best is not None:
-            self._is_said = True
             hints = "; ".join(choose_hints(learner.config, learner.strategy))
-            report.record["advice"] = (
+            advice = (
                 f"no evaluation has been better than generation {best[0]}'s ({best[1]:g}) for "
                 f"{number - best[0]} generations. What helps most often: {hints}. {PAGE}"
             )
-            LOGGER.warning(report.record["advice"])
+            if not self._is_said:
+                self._is_said = True
+                LOGGER.warning(advice)
+        report.record["advice"] = advice
 
 
 def find_plateau(evaluations: Evaluations, target: float | None) -> tuple[int, float] | None:

@@ -134,12 +134,12 @@ def test_a_run_without_progress_says_so_once_with_what_helps_most_often(
     wait_for(lambda: "What helps most often" in run.said(), "the note")
     hints = "What helps most often: a layer (--policy mlp --hidden 16); a reward that rises"
     assert hints in run.said() and "My environment does not learn" in run.said()
-    for words in ("luck",), ("luck", "--doctor"):
+    assert processes.start(BIN / "es-master", "--pause", "luck").wait() == 0  # it may have luck
+    for words in ("luck", "--json"), ("luck", "--doctor"):
         shown = processes.start(BIN / "es-status", *words)
         shown.wait()
-        said = " ".join(shown.said().split())
-        assert "no evaluation has been better than generation 60's (1.89" in said
-        assert "a layer (--policy mlp" in said
+        assert "no evaluation has been better than generation" in shown.said()
+        assert "a layer (--policy mlp" in " ".join(shown.said().split())
     run.signal(signal.SIGINT)
     assert run.wait() == 130
     assert run.said().count("no evaluation has been better than generation") == 1
