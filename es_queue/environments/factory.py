@@ -107,7 +107,7 @@ class ResolvedEnvironment:
             validate_contacts(self.entry, self.request)
         readers = list(BACKENDS)
         if is_read_inside(self.behaviour):
-            readers = [name for name in BACKENDS if PLAYERS[name](self).reads_inside]
+            readers = [name for name in BACKENDS if PLAYED_BY[name](self).reads_inside]
         if requested == AUTO:
             if self.has_equal_backends and ENVPOOL.name in readers and is_installed():
                 return ENVPOOL.name
@@ -119,18 +119,18 @@ class ResolvedEnvironment:
                 f"{self.entry.id}: use --backend {' or '.join((AUTO, *readers))}, or the behaviour "
                 "last-observation"
             )
-        if refusal := PLAYERS[requested](self).refusal():
+        if refusal := PLAYED_BY[requested](self).refusal():
             raise UsageError(refusal)
         return requested
 
     @property
-    def player(self) -> Player:
-        return PLAYERS[resolve_backend(self.backend)](self)
+    def played_by(self) -> BackEnd:
+        return PLAYED_BY[resolve_backend(self.backend)](self)
 
     @property
     def batch(self) -> type[VectorEnvironment] | None:
         """The class that plays many episodes at once, here or on other hosts, None if none does."""
-        return PLAYERS[self.backend](self).batch
+        return PLAYED_BY[self.backend](self).batch
 
     @property
     def portable(self) -> EnvironmentRequest:
@@ -147,23 +147,23 @@ class ResolvedEnvironment:
     # --- what plays it
 
     def open(self) -> Environment:
-        env = self.player.open()
+        env = self.played_by.open()
         return ContactShares(env) if self.behaviour == FEET else env
 
     def open_vector(self) -> VectorEnvironment | None:
         """None if this back end plays episodes one by one."""
-        return self.player.open_vector()
+        return self.played_by.open_vector()
 
     def open_rendered(self, render_mode: str) -> RenderedEnvironment:
         """Rendered episodes; of Gymnasium's own environment in place of EnvPool's."""
-        player = self.player
-        is_lean = self.is_walker and not isinstance(player, Stock)
+        played_by = self.played_by
+        is_lean = self.is_walker and not isinstance(played_by, Stock)
         return (Lean(self) if is_lean else Stock(self)).open_rendered(render_mode)
 
     def describe(self) -> EnvironmentSpec:
         request, backend = self.request, self.backend
         stock = StockEnvironment(self.entry, request)  # describes the spaces for all back ends
-        spec, is_stock = stock.spec, isinstance(self.player, Stock)
+        spec, is_stock = stock.spec, isinstance(self.played_by, Stock)
         is_played = is_stock and self.behaviour != FEET
         if not is_played:
             stock.close()
@@ -195,8 +195,8 @@ class ResolvedEnvironment:
 # --- the back ends
 
 
-class Player:
-    """How a back end plays an environment. A new one is a subclass in PLAYERS, and a row of
+class BackEnd:
+    """How a back end plays an environment. A new one is a subclass in PLAYED_BY, and a row of
     ``es_queue.backends``.
 
     reads_inside: whether it reports a behaviour that observations do not contain
@@ -222,7 +222,7 @@ class Player:
         return None
 
 
-class Stock(Player):
+class Stock(BackEnd):
     """A library's own environment: Gymnasium's, or the old gym's."""
 
     reads_inside = True
@@ -234,7 +234,7 @@ class Stock(Player):
         return StockEnvironment(self.entry, self.env.request, render_mode)
 
 
-class Lean(Player):
+class Lean(BackEnd):
     """es-queue's own walkers, and many CartPoles at once."""
 
     def __init__(self, env: ResolvedEnvironment) -> None:
@@ -283,7 +283,7 @@ class Lean(Player):
         )
 
 
-class EnvPool(Player):
+class EnvPool(BackEnd):
     batch = EnvPoolVectorEnvironment
 
     def __init__(self, env: ResolvedEnvironment) -> None:
@@ -313,7 +313,7 @@ class EnvPool(Player):
         return EnvPoolVectorEnvironment(self.task)
 
 
-class Either(Player):
+class Either(BackEnd):
     """EnvPool or lean, as each host has it."""
 
     batch = EnvPoolVectorEnvironment
@@ -328,7 +328,7 @@ class Either(Player):
         )
 
 
-PLAYERS: dict[str, type[Player]] = {
+PLAYED_BY: dict[str, type[BackEnd]] = {
     LEAN.name: Lean,
     ENVPOOL.name: EnvPool,
     STOCK.name: Stock,

@@ -83,9 +83,6 @@ class Runs:
         ] == []
         assert self.client.exists(seen.keys.checkpoint)
 
-    def nothing_of(self, run: str) -> bool:
-        return not list(self.client.scan_iter(f"es:{run}:*")) and not (self.folder / run).exists()
-
 
 @pytest.fixture
 def runs(valkey_url: str, redis_client: redis.Redis, tmp_path: Path, short_folder: Path) -> Runs:
